@@ -1,0 +1,190 @@
+"""What a run is made of: frozen, hashable dataclasses whose defaults are the paper's, and the bridge to command-line flags."""
+
+import dataclasses
+import types
+import typing
+from dataclasses import dataclass, field
+
+import ml_collections
+
+_CHOICES = {
+    "score": ("auto", "max", "mean", "concat", "bm25"),
+    "layout": ("auto", "table13", "turns"),
+    "system": ("text", "latent"),
+    "im": ("whole", "sentences"),
+    "im_update": ("union", "replace"),
+    "dtype": ("auto", "float32", "bfloat16", "float16"),
+}
+
+
+def _check(config, **allowed):
+    """Raises ValueError for the first field outside `allowed`: name -> (lowest, highest), either may be None."""
+    where = type(config).__name__.lower()
+    for name, choices in _CHOICES.items():
+        if hasattr(config, name) and getattr(config, name) not in choices:
+            raise ValueError(f"{where}.{name} is {getattr(config, name)!r}; allowed: {', '.join(choices)}")
+    for name, (low, high) in allowed.items():
+        value = getattr(config, name)
+        if value is None:
+            continue
+        if not ((low is None or value >= low) and (high is None or value <= high)):
+            raise ValueError(f"{where}.{name} is {value}; allowed: {'' if low is None else low} to {'' if high is None else high}")
+
+
+@dataclass(frozen=True)
+class RopeScaling:
+    """Llama-3's stretching of the low rotary frequencies."""
+
+    factor: float = 8.0
+    low: float = 1.0
+    high: float = 4.0
+    positions: int = 8192
+
+
+@dataclass(frozen=True)
+class Model:
+    """The shape of a backbone. Defaults: Mistral-7B-Instruct-v0.2, the paper's (no sliding window, 32,768 positions)."""
+
+    vocab: int = 32000
+    width: int = 4096
+    mlp: int = 14336
+    layers: int = 32
+    heads: int = 32
+    kv_heads: int = 8
+    head_dim: int = 128
+    positions: int = 32768
+    rope_theta: float = 1e6
+    rope_scaling: RopeScaling | None = None
+    window: int | None = None  # sliding window of attention, in positions
+    norm_eps: float = 1e-5
+    tied: bool = False
+    qkv_bias: bool = False
+    qk_norm: bool = False
+
+    def __post_init__(self):
+        one = (1, None)
+        _check(self, vocab=one, width=one, mlp=one, layers=one, heads=one, kv_heads=one, head_dim=(2, None), positions=one,
+               window=one, norm_eps=(0, None))
+        if self.heads % self.kv_heads:
+            raise ValueError(f"model.heads is {self.heads}; allowed: a multiple of model.kv_heads ({self.kv_heads})")
+        if self.head_dim % 2:
+            raise ValueError(f"model.head_dim is {self.head_dim}; allowed: an even number")
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Both memories. Defaults: the paper, sections 3.2-3.5 and A.1."""
+
+    latents: int = 8  # M, per window
+    rank: int = 16
+    alpha: float = 32.0
+    window: int = 512  # P: text, its two frame tokens and M
+    score: str = "max"
+    tau_low: float = 0.5
+    tau_high: float = 0.7
+    top: int = 4  # with bm25, which has no thresholds: so many exchanges raw
+    recent: int = 0  # so many latest exchanges always raw
+    keep_first: bool = False  # the authors' code: the first exchange always raw
+    budget: int | None = None  # tokens of recalled exchanges; None: what the context leaves
+    layout: str = "table13"
+    system: str = "text"
+    im: str = "whole"
+    im_update: str = "union"
+    im_cap: int = 1024  # tokens of instructional memory
+
+    def __post_init__(self):
+        _check(self, latents=(1, 64), rank=(1, 1024), alpha=(0, None), window=(self.latents + 3, 8192), tau_low=(-1, 1),
+               tau_high=(-1, 1), top=(0, None), recent=(0, None), budget=(0, None), im_cap=(1, None))
+        if self.tau_low > self.tau_high:
+            raise ValueError(f"memory.tau_low is {self.tau_low}; allowed: at most memory.tau_high ({self.tau_high})")
+
+
+@dataclass(frozen=True)
+class Chat:
+    """Generation. Defaults: greedy and 512 new tokens, as the paper decodes."""
+
+    context: int = 8192  # slots of the cache at most
+    chunk: int = 256  # prompt tokens per prefill call
+    block: int = 8  # new tokens per decode call, the grain of streaming
+    max_new: int = 512
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    repetition_penalty: float = 1.0
+    seed: int = 0
+    stop: tuple[str, ...] = ()
+
+    def __post_init__(self):
+        _check(self, context=(64, None), chunk=(8, 8192), block=(1, 1024), max_new=(1, None), temperature=(0, 10), top_p=(0, 1),
+               top_k=(0, None), repetition_penalty=(0.1, 10), seed=(0, 2**32 - 1))
+        if self.context % self.chunk:
+            raise ValueError(f"chat.context is {self.context}; allowed: a multiple of chat.chunk ({self.chunk})")
+
+
+@dataclass(frozen=True)
+class Config:
+    """One experiment: whose weights, their shape, and how memory and chat behave."""
+
+    weights: str = "mistralai/Mistral-7B-Instruct-v0.2"
+    adapters: str | None = None  # None: those that ship for these weights, if any
+    dtype: str = "auto"
+    model: Model = field(default_factory=Model)
+    memory: Memory = field(default_factory=Memory)
+    chat: Chat = field(default_factory=Chat)
+
+    def __post_init__(self):
+        _check(self)
+
+
+def to_dict(config):
+    """The dataclass as an ml_collections.ConfigDict, locked, which a config file edits and flags override."""
+    def plain(value):
+        if not dataclasses.is_dataclass(value):
+            return ml_collections.config_dict.placeholder(str) if value is None else value
+        return ml_collections.ConfigDict({f.name: _open(f, plain(getattr(value, f.name)), value) for f in dataclasses.fields(value)})
+    return plain(config).lock()
+
+
+def _open(f, value, owner):
+    """An optional scalar becomes a typed placeholder, so that a flag may set it later."""
+    optional = _optional(typing.get_type_hints(type(owner))[f.name])
+    if optional in (int, float, str) and getattr(owner, f.name) is None:
+        return ml_collections.config_dict.placeholder(optional)
+    if optional in (int, float, str):
+        reference = ml_collections.FieldReference(getattr(owner, f.name), field_type=optional)
+        return reference
+    return value
+
+
+def _optional(hint):
+    if isinstance(hint, types.UnionType):
+        inner = [h for h in typing.get_args(hint) if h is not type(None)]
+        return inner[0]
+    return None
+
+
+def from_dict(values, kind=Config):
+    """The frozen dataclass of a ConfigDict or mapping.
+
+    Raises: ValueError naming an unknown field and what is allowed, or a value of the wrong type or range.
+    """
+    if values is None or dataclasses.is_dataclass(values):
+        return values
+    known = {f.name: typing.get_type_hints(kind)[f.name] for f in dataclasses.fields(kind)}
+    values, given = dict(values), {}
+    for name in values:
+        if name not in known:
+            raise ValueError(f"{kind.__name__.lower()}.{name} is not a field; allowed: {', '.join(known)}")
+        hint, value = _optional(known[name]) or known[name], values[name]
+        if dataclasses.is_dataclass(hint):
+            value = from_dict(value, hint)
+        elif value is None and _optional(known[name]):
+            pass
+        elif typing.get_origin(hint) is tuple:
+            value = (value,) if isinstance(value, str) else tuple(value)
+        elif hint is float and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        elif not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
+            raise ValueError(f"{kind.__name__.lower()}.{name} is {value!r}; allowed: {hint.__name__}")
+        given[name] = value
+    return kind(**given)
