@@ -125,6 +125,8 @@ class Store:
 
     def _migrate(self, version):
         """An older session becomes a current one in one transaction; a copy stands beside it until that is done."""
+        for leftover in self.path.parent.glob(f"{self.path.stem}.v[0-9]"):
+            leftover.unlink()
         if version == VERSION:
             return
         copy = self.path.with_suffix(f".v{version}")
@@ -150,6 +152,15 @@ class Store:
             with contextlib.suppress(sqlite3.Error):
                 self._db.execute("ROLLBACK")
             raise
+
+    def copy(self, name):
+        """Writes this session, as it is now, as another one.  Raises: StoreError if that one exists."""
+        path = path_of(name)
+        if path.exists():
+            raise StoreError(f"session {name!r} exists; allowed: a new name")
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        with contextlib.closing(sqlite3.connect(path)) as other:
+            self._db.backup(other)
 
     def close(self):
         """Closes the file and frees the lock."""

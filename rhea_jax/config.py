@@ -128,6 +128,7 @@ class Config:
     weights: str = "mistralai/Mistral-7B-Instruct-v0.2"
     adapters: str | None = None  # None: those that ship for these weights, if any
     dtype: str = "auto"
+    template: str | None = None  # a name in tokenizer.TEMPLATES or jinja text; None: the model's own
     model: Model = field(default_factory=Model)
     memory: Memory = field(default_factory=Memory)
     chat: Chat = field(default_factory=Chat)
@@ -137,30 +138,23 @@ class Config:
 
 
 def to_dict(config):
-    """The dataclass as an ml_collections.ConfigDict, locked, which a config file edits and flags override."""
-    def plain(value):
-        if not dataclasses.is_dataclass(value):
-            return ml_collections.config_dict.placeholder(str) if value is None else value
-        return ml_collections.ConfigDict({f.name: _open(f, plain(getattr(value, f.name)), value) for f in dataclasses.fields(value)})
-    return plain(config).lock()
+    """The dataclass as a locked ml_collections.ConfigDict, which a config file edits and flags override.
 
+    An optional field is a typed reference, so that a flag may set it although it is None.
+    """
+    def convert(owner, name, hint):
+        value, inner = getattr(owner, name), _optional(hint)
+        if dataclasses.is_dataclass(value):
+            return to_dict(value)
+        return ml_collections.FieldReference(value, field_type=inner) if inner in (int, float, str) else value
 
-def _open(f, value, owner):
-    """An optional scalar becomes a typed placeholder, so that a flag may set it later."""
-    optional = _optional(typing.get_type_hints(type(owner))[f.name])
-    if optional in (int, float, str) and getattr(owner, f.name) is None:
-        return ml_collections.config_dict.placeholder(optional)
-    if optional in (int, float, str):
-        reference = ml_collections.FieldReference(getattr(owner, f.name), field_type=optional)
-        return reference
-    return value
+    hints = typing.get_type_hints(type(config))
+    return ml_collections.ConfigDict({f.name: convert(config, f.name, hints[f.name]) for f in dataclasses.fields(config)}).lock()
 
 
 def _optional(hint):
-    if isinstance(hint, types.UnionType):
-        inner = [h for h in typing.get_args(hint) if h is not type(None)]
-        return inner[0]
-    return None
+    """The type X of a hint `X | None`, else None."""
+    return typing.get_args(hint)[0] if isinstance(hint, types.UnionType) else None
 
 
 def from_dict(values, kind=Config):

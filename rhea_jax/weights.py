@@ -152,7 +152,7 @@ def _config_of_gguf(path):
             layers=get("block_count"), heads=heads, kv_heads=get("attention.head_count_kv", heads),
             head_dim=get("attention.key_length", width // heads), positions=get("context_length"),
             rope_theta=float(get("rope.freq_base", 1e4)), window=get("attention.sliding_window"),
-            norm_eps=float(np.float32(get("attention.layer_norm_rms_epsilon"))), tied=_GGUF["head"] not in names,
+            norm_eps=float(f"{get('attention.layer_norm_rms_epsilon'):.6g}"), tied=_GGUF["head"] not in names,
             **_FAMILIES[family])
     except (TypeError, AttributeError):
         raise ValueError(f"{path}: its metadata lack a field of {family}'s shape") from None

@@ -1,0 +1,444 @@
+"""One conversation with two memories: recognize, score, recall, build, generate, store (the turn of DESIGN's figure)."""
+
+import functools
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import regex
+
+from infer import recognizer
+from infer.lexical import Index, words
+from rhea_jax import assets, context, generate, memory, tokenizer, weights
+from rhea_jax.config import Config, Model
+from rhea_jax.context import Exchange
+from rhea_jax.memory import LATENT, OMIT, RAW
+from rhea_jax.model import Adapters, Params, init_adapters, unroll
+from rhea_jax.startup import native_dtype
+
+LEVELS = {OMIT: "omitted", LATENT: "latent", RAW: "raw"}
+_BUCKETS = (64, 256)  # window sizes to which a text is padded, before memory.window itself
+_BLANK = regex.compile(r"[\s\p{Z}\p{Cf}\p{Cc}]*")
+_THOUGHT = regex.compile(r"<think>.*?(?:</think>\s*|$)", regex.DOTALL)
+
+
+@dataclass(frozen=True, eq=False)
+class Backbone:
+    """A loaded model: everything of a chat that no conversation changes."""
+
+    config: Config
+    model: Model
+    params: Params
+    tokenizer: tokenizer.Tokenizer
+    adapters: Adapters | None  # None: neither scores nor prompts have a use for latents
+    trained: bool  # whether the generator can read latents
+    fingerprint: str | None  # of latents
+
+    @property
+    def gen(self):
+        """The generator's adapter, None where there is no trained one."""
+        return self.adapters.gen if self.trained else None
+
+
+def load_backbone(config, offline=False, shape_given=False):
+    """Loads weights, tokenizer and adapters, and settles what the config leaves on auto.
+
+    shape_given: the config's model is a promise that the weights must keep.
+    Raises: ValueError, one line, for anything that is missing, broken or does not fit together.
+    """
+    path = assets.resolve(config.weights, offline)
+    model = weights.read_config(path)
+    if shape_given and model != config.model:
+        names = [f for f in model.__dataclass_fields__ if getattr(model, f) != getattr(config.model, f)]
+        off = "; ".join(f"{n} is {getattr(model, n)}, the config says {getattr(config.model, n)}" for n in names)
+        raise ValueError(f"{path} does not fit the config's model: {off}")
+    dtype = native_dtype() if config.dtype == "auto" else config.dtype
+    on_cpu = jax.default_backend() == "cpu"
+    params = weights.load(path, model, dtype, unrolled=on_cpu)
+    if config.adapters:
+        adapters, card = weights.load_adapters(config.adapters, model, weights.fingerprint(model, params))
+    else:
+        adapters, card = None, {}
+    mem = config.memory
+    mem = replace(mem, score=("max" if adapters else "bm25") if mem.score == "auto" else mem.score,
+                  layout=card.get("layout", "turns") if mem.layout == "auto" else mem.layout,
+                  latents=len(adapters.mem) if adapters else mem.latents)
+    if adapters is None and mem.score != "bm25":
+        adapters = init_adapters(model, mem, params, jax.random.key(0))
+    chat = replace(config.chat, context=min(config.chat.context, model.positions // config.chat.chunk * config.chat.chunk))
+    if mem.layout == "table13" and mem.system == "latent" and not config.adapters:
+        raise ValueError("memory.system is 'latent', which needs trained adapters; allowed without them: 'text'")
+    config = replace(config, model=model, memory=mem, chat=chat, dtype=dtype)
+    mark = adapters and weights.latents_fingerprint(weights.fingerprint(model, params), adapters, mem)
+    if adapters and on_cpu:
+        adapters = adapters.replace(cmp=unroll(adapters.cmp), gen=unroll(adapters.gen))
+    return Backbone(config, model, params, tokenizer.load_tokenizer(path, config.template), adapters, bool(config.adapters), mark)
+
+
+@dataclass
+class Turn:
+    """What one turn did, for the screen, for JSON and for `/why`."""
+
+    user: str
+    reply: str = ""
+    thought: str = ""
+    instructions: tuple = ()
+    changes: tuple = ()
+    recall: list = field(default_factory=list)  # (exchange id, score, level name)
+    prompt_tokens: int = 0
+    new_tokens: int = 0
+    seconds: dict = field(default_factory=lambda: dict.fromkeys(("recognize", "compress", "retrieve", "prefill", "decode"), 0.0))
+    notes: list = field(default_factory=list)
+    plan: context.Plan | None = None
+    ended: str = "end"  # end, limit, stop string or interrupted
+    stored: bool = False
+
+    def record(self):
+        """The turn as plain values, the record of `--json`."""
+        return {"user": self.user, "reply": self.reply, "instructions": list(self.instructions),
+                "recall": [{"exchange": i, "score": None if score is None else round(float(score), 4), "level": level}
+                           for i, score, level in self.recall],
+                "prompt_tokens": self.prompt_tokens, "new_tokens": self.new_tokens,
+                "seconds": {k: round(v, 4) for k, v in self.seconds.items()}, "notes": self.notes, "ended": self.ended}
+
+
+class _Clock:
+    """Adds the time between two calls to a stage."""
+
+    def __init__(self, seconds):
+        self.seconds, self.last = seconds, time.perf_counter()
+
+    def __call__(self, stage):
+        now = time.perf_counter()
+        self.seconds[stage] += now - self.last
+        self.last = now
+
+
+class Session:
+    """The state of one conversation around the pure functions; everything durable is in its store."""
+
+    def __init__(self, backbone, store, log_odds=None, progress=lambda items, title: items):
+        self.backbone, self.store, self._log_odds = backbone, store, log_odds
+        self.memory, self.chat = backbone.config.memory, backbone.config.chat
+        self.last = None
+        self._said_fallback = False
+        self.reload(progress)
+
+    # --- state ---
+
+    def reload(self, progress=lambda items, title: items):
+        """Takes exchanges, rules and latents from the store; latents of another model are made anew from the text."""
+        self.exchanges, self.rules = self.store.exchanges(), tuple(self.store.rules())
+        self._index = Index()
+        self._index.change([_terms(e) for e in self.exchanges])
+        self._rows, self._bank = [], memory.init_bank(self.memory, self.backbone.model.width, 64)
+        if self._needs_latents:
+            stored = self.store.latents(self.backbone.fingerprint)
+            missing = [e for e in self.exchanges if e.id not in stored]
+            for e in progress(missing, "compressing stored replies") if missing else []:
+                stored[e.id] = self._compress_reply(e)
+            for e in self.exchanges:
+                self._remember(stored[e.id])
+        else:
+            self._rows = [(0, 0)] * len(self.exchanges)
+
+    @property
+    def system(self):
+        """The system message of this conversation, or None for the model's own."""
+        return self.store.get("system")
+
+    @property
+    def _needs_latents(self):
+        return self.backbone.adapters is not None
+
+    @property
+    def key(self):
+        """What sampling draws from in the next turn: the seed and how many exchanges there are."""
+        return jax.random.fold_in(jax.random.key(self.chat.seed), len(self.exchanges))
+
+    def _compress(self, text):
+        """Latents of a text's windows, one call a window, so that few executables serve every length."""
+        tokens, length = context.windows(self.backbone.tokenizer, self.memory, text)
+        out = []
+        for row, n in zip(tokens, length):
+            size = next((b for b in _BUCKETS if n + self.memory.latents <= b < self.memory.window), self.memory.window)
+            b = self.backbone
+            out.append(generate.compress_step(b.model, b.params, b.adapters, row[None, :size], np.array([n], np.int32)))
+        return jnp.concatenate(out)
+
+    def _compress_reply(self, exchange):
+        latents = np.asarray(self._compress(exchange.reply))
+        self.store.put_latents(exchange.id, latents, self.backbone.fingerprint)
+        return latents
+
+    def _remember(self, latents_WMD):
+        self._rows.append((self._bank.count, len(latents_WMD)))
+        self._bank = memory.store(self._bank, jnp.asarray(latents_WMD), len(self._rows) - 1)
+
+    # --- a turn ---
+
+    def turn(self, text, say=lambda piece, thought=False: None, stopped=lambda: False):
+        """Answers a message; `say` gets the reply as it comes, `stopped` is asked between blocks.
+
+        A stopped reply is kept as far as it came, if it has a visible character; otherwise the turn leaves no trace.
+        Raises: ValueError for a message that is empty or does not fit, before anything has changed.
+        """
+        turn = Turn(user=tokenizer.clean(text))
+        if _BLANK.fullmatch(turn.user):
+            raise ValueError("the message is empty; allowed: at least one visible character")
+        clock = _Clock(turn.seconds)
+        rules, turn.changes, episodic = self._recognize(turn.user)
+        clock("recognize")
+        shown = self._capped(rules, turn)
+        turn.instructions = rules
+        query = self._compress(turn.user) if self._needs_latents and self.exchanges and self.memory.score != "bm25" else None
+        if query is not None:
+            query.block_until_ready()
+        clock("compress")
+        turn.plan = self._recall(turn, shown, query)
+        clock("retrieve")
+        self._answer(turn, say, stopped, clock)
+        if turn.ended == "interrupted" and _BLANK.fullmatch(turn.reply):
+            self.last = turn
+            return turn
+        self._keep(turn, rules, episodic, clock)
+        return turn
+
+    def _recognize(self, text):
+        """(rules after the message, changes, whether its exchange is more than the rule)."""
+        m, found = self.memory, None
+        if self._log_odds is not None and not recognizer.is_global(text):
+            if recognizer.combine(False, text, self._log_odds(text)):
+                found = [text.strip()]
+        rules, changes = recognizer.update(self.rules, text, m.im, m.im_update, found)
+        return rules, changes, not (recognizer.says_only_rule(text) and m.im != "whole")
+
+    def _capped(self, rules, turn):
+        """The rules that go into the prompt: the newest within memory.im_cap tokens; what falls out is named beforehand."""
+        sizes = [len(self.backbone.tokenizer.encode(r)) for r in rules]
+        kept, total = [], 0
+        for rule, size in reversed(list(zip(rules, sizes))):
+            if total + size > self.memory.im_cap:
+                break
+            kept.insert(0, rule)
+            total += size
+        out = rules[: len(rules) - len(kept)]
+        if out:
+            turn.notes.append(f"instructions are over memory.im_cap ({self.memory.im_cap} tokens): the {len(out)} oldest are kept "
+                              f"but not in the prompt, first {out[0][:60]!r}")
+        elif total > 0.8 * self.memory.im_cap and len(rules) > 1:
+            turn.notes.append(f"instructions take {total} of {self.memory.im_cap} tokens; the next to fall out is {rules[0][:60]!r}")
+        return kept
+
+    def score(self, text, query=None):
+        """The score of every stored exchange for a text, numpy [E]: BM25, or Eq. 4 over latents [Q, M, D]."""
+        if self.memory.score == "bm25":
+            return self._index.scores(words(text))
+        if not self.exchanges:
+            return np.zeros(0, np.float32)
+        size = len(self._bank.owner)
+        return np.asarray(memory.scores(query, self._bank.latents, self._bank.owner, size, self.memory.score))[: len(self.exchanges)]
+
+    def levels(self, score_E):
+        """The level of every exchange before any budget; -inf scores and exchanges that are rules alone are omitted."""
+        m, E = self.memory, len(self.exchanges)
+        level = np.zeros(E, int)
+        if m.score == "bm25":
+            best = [e for e in np.argsort(-score_E, kind="stable") if score_E[e] > 0 and self.exchanges[e].episodic]
+            level[best[: m.top]] = RAW
+        elif E:
+            level = memory.resolve(score_E, m.tau_low, m.tau_high)
+            if not self.backbone.trained:
+                level[level == LATENT] = RAW
+        for e in range(E):
+            if not self.exchanges[e].episodic:
+                level[e] = OMIT
+            if self.exchanges[e].pinned or (m.keep_first and e == 0):
+                level[e] = RAW
+        episodic = [e for e in range(E) if self.exchanges[e].episodic]
+        level[episodic[len(episodic) - m.recent :] if m.recent else []] = RAW
+        return level
+
+    def _recall(self, turn, rules, query):
+        """Scores, levels and the prompt that they make, demoted until it fits."""
+        score = self.score(turn.user, query)
+        level = self.levels(score)
+        bare = self._build(rules, [], turn.user)
+        room = generate.room(self.chat)
+        if len(bare) > room:
+            raise ValueError(f"the message takes {len(bare)} tokens with rules and system message; allowed: {room} "
+                             f"(chat.context {self.chat.context} less chat.max_new {self.chat.max_new}); shorten it, nothing was stored")
+        budget = room - len(bare) if self.memory.budget is None else min(self.memory.budget, room - len(bare))
+        wanted = level.copy()
+        cost = functools.lru_cache(None)(lambda e, l: self._cost(e, l))
+        level, lowered = memory.demote(level, score if len(score) else np.zeros(len(level)), cost, (), budget)
+        if lowered:
+            turn.notes.append(f"{lowered} recalled exchanges lowered to fit {budget} tokens: "
+                              + ", ".join(f"{self.exchanges[e].id} to {self._name(e, level[e])}" for e in np.flatnonzero(level != wanted)[:8]))
+        if not self.backbone.trained and not self._said_fallback:
+            self._said_fallback = True
+            how = "BM25 (the best few whole)" if self.memory.score == "bm25" else f"{self.memory.score} cosine of an untrained compressor"
+            turn.notes.append(f"no trained adapters for this model: replies are recalled whole or not at all, scored by {how}")
+        turn.recall = [(e.id, score[i] if np.isfinite(score[i]) else None, self._name(i, level[i])) for i, e in enumerate(self.exchanges)]
+        return self._build(rules, [(i, level[i]) for i in np.flatnonzero(level)], turn.user)
+
+    def _name(self, i, level):
+        return "user" if level == LATENT and not self.backbone.trained else LEVELS[int(level)]
+
+    def _exchange(self, i):
+        e = self.exchanges[i]
+        return Exchange(e.user, e.reply, *self._rows[i])
+
+    def _cost(self, i, level):
+        return context.cost(self.backbone.tokenizer, self.memory, self.memory.layout, self._exchange(i), level, self.backbone.trained)
+
+    def _build(self, rules, recalled, text):
+        recalled = [(self.exchanges[i].id, self._exchange(i), level) for i, level in recalled]
+        return context.build(self.backbone.tokenizer, self.memory, self.memory.layout, self.system, rules, recalled, text, self.backbone.trained)
+
+    def _answer(self, turn, say, stopped, clock):
+        """Generates, splits thoughts from the reply, and hands both on as they come."""
+        b, turn.prompt_tokens = self.backbone, len(turn.plan)
+        counted = _Counter(generate.generate(b.model, b.params, b.gen, self.chat, turn.plan.hybrid, self._bank.latents, b.tokenizer.ends, self.key),
+                           b.tokenizer.ends, stopped, lambda: clock("prefill"))
+        said = thought = 0
+        whole = ""
+        for piece in b.tokenizer.stream(counted):
+            whole += piece
+            turn.reply, turn.thought = split_thought(whole)
+            cut = [at for s in self.chat.stop if (at := turn.reply.find(s)) >= 0]
+            if cut:
+                turn.reply, counted.ended = turn.reply[: min(cut)], "stop string"
+            if len(turn.thought) > thought:
+                say(turn.thought[thought:], True)
+                thought = len(turn.thought)
+            ready = turn.reply if counted.ended else _held_back(turn.reply, self.chat.stop)
+            if len(ready) > said:
+                say(ready[said:], False)
+                said = len(ready)
+            if cut:
+                break
+        if len(turn.reply) > said:
+            say(turn.reply[said:], False)
+        turn.new_tokens, turn.ended = counted.count, counted.ended or "limit"
+        clock("decode")
+        if not turn.reply.strip():
+            turn.notes.append("the model ended its reply at once" if turn.ended == "end" else "the reply is empty")
+
+    def _keep(self, turn, rules, episodic, clock):
+        """Stores exchange and rules in one transaction, then the latents of the stored text."""
+        info = {k: v for k, v in turn.record().items() if k in ("recall", "prompt_tokens", "new_tokens", "ended")}
+        info["recall"] = [r for r in info["recall"] if r["level"] != "omitted"]
+        stored = self.store.commit(turn.user, turn.reply, rules, episodic, info)
+        self.exchanges.append(stored)
+        self.rules, turn.stored, self.last = rules, True, turn
+        self._index.change([*self._index.documents, _terms(stored)])
+        if self._needs_latents:
+            clock("decode")
+            self._remember(self._compress_reply(stored))
+            clock("compress")
+        else:
+            self._rows.append((0, 0))
+
+    # --- edits ---
+
+    def undo(self):
+        """Takes the last exchange back, with what it did to the rules; None if there is none."""
+        gone = self.store.undo()
+        if gone:
+            self.last = None
+            self.reload()
+        return gone
+
+    def forget(self, exchange, rules_too=False):
+        """Deletes an exchange for good.  Raises: ValueError for a number that is not in memory."""
+        if exchange not in {e.id for e in self.exchanges}:
+            raise ValueError(f"exchange {exchange} is not in memory; allowed: {', '.join(str(e.id) for e in self.exchanges[-12:]) or 'none yet'}")
+        self.store.forget(exchange, rules_too)
+        self.last = None  # its prompt may quote what was forgotten
+        self.reload()
+
+    def pin(self, exchange, on=True):
+        """Recalls an exchange raw in every turn, or no longer."""
+        if exchange not in {e.id for e in self.exchanges}:
+            raise ValueError(f"exchange {exchange} is not in memory")
+        self.store.pin(exchange, on)
+        self.exchanges = self.store.exchanges()
+
+    def set_rules(self, rules):
+        """Replaces the rules in force by hand."""
+        self.store.set_rules(rules)
+        self.rules = tuple(rules)
+
+
+class _Counter:
+    """Passes blocks of ids on, counts them, drops the ending id, and notes why they ended."""
+
+    def __init__(self, blocks, ends, stopped, first):
+        self.blocks, self.ends, self.stopped, self.first = blocks, ends, stopped, first
+        self.count, self.ended = 0, None
+
+    def __iter__(self):
+        for n, ids in enumerate(self.blocks):
+            if n == 0:
+                self.first()
+            self.count += len(ids)
+            if len(ids) and int(ids[-1]) in self.ends:
+                self.ended, ids = "end", ids[:-1]
+            yield ids
+            if self.ended:
+                return
+            if self.stopped():
+                self.ended = "interrupted"
+                return
+
+
+def split_thought(text):
+    """(reply, thought) of a generated text; a span that has not closed yet is all thought."""
+    thought = "".join(m[0] for m in _THOUGHT.finditer(text))
+    return _THOUGHT.sub("", text), thought.replace("<think>", "").replace("</think>", "")
+
+
+def _held_back(text, stops):
+    """The text without an end that may turn out to be the start of a stop string or of a thought."""
+    for mark in (*stops, "<think>"):
+        for n in range(len(mark) - 1, 0, -1):
+            if text.endswith(mark[:n]):
+                return text[:-n]
+    return text
+
+
+def _terms(exchange):
+    return words(f"{exchange.user} {exchange.reply}")
+
+
+def load_verdict(name, offline=False):
+    """A function from a message to log P(YES) - log P(NO) at the one position behind the classifier's prompt.
+
+    Paper: Table 6; read at one position instead of sampled, so that the same message always gets the same verdict.
+    """
+    path = assets.resolve(name, offline)
+    model = weights.read_config(path)
+    params = weights.load(path, model, native_dtype(), unrolled=jax.default_backend() == "cpu")
+    t = tokenizer.load_tokenizer(Path(path), "{% for m in messages %}{{ m['content'] }}{% endfor %}")
+    chat = generate_settings()
+    sides = [sorted({t.encode(form)[0] for form in forms}) for forms in (("YES", " YES"), ("NO", " NO"))]
+
+    def log_odds(text):
+        ids = ([] if t.bos is None else [t.bos]) + t.encode(recognizer.verdict_prompt(text))
+        hybrid = memory.Hybrid(np.array([ids], np.int32), np.full((1, len(ids)), -1, np.int32), np.ones((1, len(ids)), bool))
+        out, _ = generate.fill(model, params, None, chat, hybrid, jnp.zeros((1, 1, model.width)))
+        yes, no = (jax.nn.logsumexp(out[0, jnp.array(side)]) for side in sides)
+        return float(yes - no)
+
+    return log_odds
+
+
+def generate_settings():
+    """Prefill settings of the classifier, whose prompt is a few hundred tokens."""
+    from rhea_jax.config import Chat
+
+    return Chat(context=2048, chunk=256, max_new=1)
