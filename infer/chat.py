@@ -19,9 +19,8 @@ from rhea_jax import config as configs
 from rhea_jax.startup import prepare
 
 _CONFIGS = Path(__file__).resolve().parent.parent / "configs"
-_DEFAULT = str(_CONFIGS / "smollm2_135m.py")
 FLAGS = flags.FLAGS
-config_flags.DEFINE_config_file("config", _DEFAULT, "a file with get_config(); --config.memory.tau_low=.4 overrides a field")
+config_flags.DEFINE_config_file("config", None, "a file with get_config(); --config.memory.tau_low=.4 overrides a field")
 flags.DEFINE_string("model", None, "smollm2-135m, a folder with safetensors, a .gguf file, or a hub id")
 flags.DEFINE_string("adapters", None, "a folder with trained adapters for this model")
 flags.DEFINE_string("recognizer", None, "a model whose verdict is added to the rules that recognize instructions")
@@ -37,19 +36,20 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # would let a reply com
 
 def read_flags(argv):
     """The Config that the command line asks for.  Raises: ValueError naming the flag or field, its value, what is allowed."""
+    if not any(re.match(r"--?config(=|$)", a) for a in argv):
+        named = any(re.match(r"--?model(=|$)", a) for a in argv)
+        argv = [argv[0], f"--config={_CONFIGS / ('chat.py' if named else 'smollm2_135m.py')}", *argv[1:]]
     try:
         rest = FLAGS(argv)
         if len(rest) > 1:
             raise ValueError(f"{rest[1]!r} is no flag; --help lists them, a message goes behind --prompt")
-        if FLAGS.model and not FLAGS["config"].present:
-            FLAGS["config"].parse(str(_CONFIGS / "chat.py"))
-        values = FLAGS.config
+        values = dict(FLAGS.config)
     except (flags.Error, AttributeError, KeyError, TypeError, OSError, SyntaxError, ImportError) as error:
-        raise ValueError(" ".join(str(error).split())) from None
+        raise ValueError("--config: " + " ".join(str(error).replace("\\'", "").split())) from None
     if FLAGS.model:
-        values.weights = FLAGS.model
+        values["weights"] = FLAGS.model
     if FLAGS.adapters:
-        values.adapters = FLAGS.adapters
+        values["adapters"] = FLAGS.adapters
     return configs.from_dict(values)
 
 
