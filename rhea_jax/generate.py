@@ -109,24 +109,34 @@ def decode(cfg, sampling, block, params, lora, eos_Z, limit, state):
     return out, State(cache, token_B, at_B, done_B, seen_BV, key)
 
 
-def capacity(chat, tokens):
-    """Slots of the smallest cache, a power of two times the chunk, for so many prompt tokens and max_new new ones.
+def capacities(chat):
+    """Sizes of caches that a chat may build, in slots: each one and a half or one and a third of the one before."""
+    sizes, size = [], 4 * chat.chunk
+    while size < chat.context:
+        sizes += [size, size * 3 // 2]
+        size *= 2
+    return [s for s in sizes if s < chat.context and s % chat.chunk == 0] + [chat.context]
 
-    Raises: ValueError where that is over chat.context: a write past the end would shift silently.
+
+def capacity(chat, tokens):
+    """Slots of the smallest cache for so many prompt tokens and max_new new ones.
+
+    Raises: ValueError where none is large enough: a write past the end would shift silently.
     """
-    need = -(-tokens // chat.chunk) * chat.chunk + chat.max_new
-    slots = 4 * chat.chunk
-    while slots < need:
-        slots *= 2
-    if need > chat.context:
+    need = _up(tokens, chat.chunk), tokens + _up(chat.max_new, chat.block)  # the padding of the last chunk and block counts
+    if max(need) > chat.context:
         raise ValueError(f"the prompt has {tokens} tokens; allowed: {room(chat)} with chat.max_new {chat.max_new} and "
                          f"chat.context {chat.context}")
-    return min(slots, chat.context)
+    return next(s for s in capacities(chat) if s >= max(need))
+
+
+def _up(n, step):
+    return -(-n // step) * step
 
 
 def room(chat):
-    """Prompt tokens at most: whole chunks that leave max_new slots."""
-    return (chat.context - chat.max_new) // chat.chunk * chat.chunk
+    """Prompt tokens at most, so that max_new more still have slots."""
+    return max(0, min(chat.context - _up(chat.max_new, chat.block), chat.context // chat.chunk * chat.chunk))
 
 
 def fill(cfg, params, lora, chat, hybrid, latents_CMD):

@@ -1,6 +1,7 @@
 """The backbone as one function over pytrees: the same `forward` compresses, prefills, decodes and trains."""
 
 import functools
+import math
 
 import flax.struct
 import jax
@@ -10,6 +11,7 @@ import numpy as np
 from rhea_jax.shapes import shaped
 
 PROJECTIONS = ("q", "k", "v", "o", "gate", "up", "down")
+_KEY_BLOCK = 512  # slots of a cache per step of the softmax
 _QUERY_BLOCK = 512  # longer calls attend block by block, so that scores never take T x S at once
 
 
@@ -115,33 +117,55 @@ def project(x, w_IO, lora=None, scale=1.0):
 def attend(q_BTNH, at_BT, memories, window=None):
     """Grouped-query attention where a query at position p sees the slots whose position is in (p - window, p].
 
-    memories: (k_BKSH, v_BKSH, at_BS) each, seen side by side; at_* are int32 positions, -1 in a slot that holds nothing.
-    The G query heads of a key head are folded into rows: plain batched products, and no copy of k or v per query head.
+    memories: (k_BKSH, v_BKSH, at_BS) each, seen side by side, the new positions last; at_* are int32 positions, -1 in a slot
+    that holds nothing.  The G query heads of a key head are folded into rows: plain batched products, and no copy of k or v.
     Shapes: out [B, T, N*H].
     """
     B, T, N, H = q_BTNH.shape
+    if T > _QUERY_BLOCK and T % _QUERY_BLOCK == 0:
+        split = lambda x: jnp.moveaxis(x.reshape(B, -1, _QUERY_BLOCK, *x.shape[2:]), 1, 0)  # noqa: E731
+        block = jax.checkpoint(lambda a: attend(*a, memories, window))
+        return jnp.moveaxis(jax.lax.map(block, (split(q_BTNH), split(at_BT))), 0, 1).reshape(B, T, N * H)
     K = memories[0][0].shape[1]
-    G = N // K
+    q = q_BTNH.reshape(B, T, K, N // K, H).transpose(0, 2, 3, 1, 4).reshape(B, K, -1, H)
+    at_q = jnp.tile(at_BT, (1, N // K))[:, :, None]
 
-    def block(q, at_q):
-        t = q.shape[1]
-        q = q.reshape(B, t, K, G, H).transpose(0, 2, 3, 1, 4).reshape(B, K, G * t, H)
-        score = []
-        for k, _, at_k in memories:
-            back = at_q[:, :, None] - at_k[:, None, :]
-            seen = (back >= 0) & (at_k >= 0)[:, None, :] & (True if window is None else back < window)
-            dot = jnp.einsum("bkqh,bksh->bkqs", q, k, preferred_element_type=jnp.float32) * H**-0.5
-            score.append(jnp.where(seen[:, None, None], dot.reshape(B, K, G, t, -1), -1e30).reshape(B, K, G * t, -1))
-        ends = np.cumsum([s.shape[-1] for s in score])[:-1]
-        weights = jnp.split(jax.nn.softmax(jnp.concatenate(score, axis=-1), axis=-1), ends, axis=-1)
-        out = sum(jnp.einsum("bkqs,bksh->bkqh", w.astype(v.dtype), v) for w, (_, v, _) in zip(weights, memories))
-        return out.reshape(B, K, G, t, H).transpose(0, 3, 1, 2, 4).reshape(B, t, N * H)
+    def score(k, at_k):
+        back = at_q - at_k[:, None, :]
+        seen = (back >= 0) & (at_k >= 0)[:, None, :] & (True if window is None else back < window)
+        dot = jnp.einsum("bkqh,bksh->bkqs", q, k, preferred_element_type=jnp.float32) * H**-0.5
+        return jnp.where(seen[:, None], dot, -1e30)
 
-    if T <= _QUERY_BLOCK or T % _QUERY_BLOCK:
-        return block(q_BTNH, at_BT)
-    split = lambda x: jnp.moveaxis(x.reshape(B, -1, _QUERY_BLOCK, *x.shape[2:]), 1, 0)  # noqa: E731
-    out = jax.lax.map(jax.checkpoint(lambda a: block(*a)), (split(q_BTNH), split(at_BT)))
-    return jnp.moveaxis(out, 0, 1).reshape(B, T, N * H)
+    *caches, (k, v, at_k) = memories
+    s = score(k, at_k)
+    top = s.max(-1, keepdims=True)
+    e = jnp.exp(s - top)
+    total, out = e.sum(-1, keepdims=True), _weigh(e, v)
+    for cache in caches:
+        top, total, out = _attend_blocks(score, (top, total, out), *cache)
+    out = out / total
+    return out.astype(q.dtype).reshape(B, K, N // K, T, H).transpose(0, 3, 1, 2, 4).reshape(B, T, N * H)
+
+
+def _weigh(weight, v):
+    return jnp.einsum("bkqs,bksh->bkqh", weight.astype(v.dtype), v, preferred_element_type=jnp.float32)
+
+
+def _attend_blocks(score, carry, k, v, at_k):
+    """Goes on with a softmax over a cache, block by block and only as far as it is filled (Milakov and Gimelshein 2018)."""
+    S = at_k.shape[1]
+    size = math.gcd(S, _KEY_BLOCK)
+    filled = jnp.max(jnp.where(at_k >= 0, jnp.arange(1, S + 1), 0))
+
+    def block(i, carry):
+        top, total, out = carry
+        k_i, v_i = (jax.lax.dynamic_slice_in_dim(x, i * size, size, 2) for x in (k, v))
+        s = score(k_i, jax.lax.dynamic_slice_in_dim(at_k, i * size, size, 1))
+        higher = jnp.maximum(top, s.max(-1, keepdims=True))
+        e, scale = jnp.exp(s - higher), jnp.exp(top - higher)
+        return higher, total * scale + e.sum(-1, keepdims=True), out * scale + _weigh(e, v_i)
+
+    return jax.lax.fori_loop(0, (filled + size - 1) // size, block, carry)
 
 
 def _attention(cfg, layer, lora, x_BTD, angles, memories, at_BT):

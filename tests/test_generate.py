@@ -86,9 +86,18 @@ def test_latents_reach_the_generator(tiny):
 
 
 def test_capacity_is_checked_on_the_host():
-    assert g.capacity(CHAT, 1) == 64 and g.capacity(CHAT, 48) == 128 and g.capacity(CHAT, g.room(CHAT)) == 256
-    with pytest.raises(ValueError, match="the prompt has 500 tokens; allowed: 224"):
+    assert g.capacities(CHAT) == [64, 96, 128, 192, 256]
+    assert g.capacity(CHAT, 1) == 64 and g.capacity(CHAT, 41) == 96 and g.capacity(CHAT, g.room(CHAT)) == 256
+    with pytest.raises(ValueError, match="the prompt has 500 tokens; allowed: 232"):
         g.capacity(CHAT, 500)
+
+
+@given(st.integers(1, 300), st.integers(1, 40), st.sampled_from([4, 8]), st.sampled_from([16, 64]))
+def test_every_write_stays_inside_the_cache(tokens, max_new, block, chunk):
+    chat = dataclasses.replace(CHAT, max_new=max_new, block=block, chunk=chunk)
+    if tokens <= g.room(chat):
+        slots = g.capacity(chat, tokens)
+        assert -(-tokens // chunk) * chunk <= slots and tokens + -(-(max_new - 1) // block) * block <= slots
 
 
 def draws(sampling, scores, seen=None, n=400):
