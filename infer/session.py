@@ -22,7 +22,7 @@ from rhea_jax.startup import native_dtype
 LEVELS = {OMIT: "omitted", LATENT: "latent", RAW: "raw"}
 _BUCKETS = (64, 256)  # window sizes to which a text is padded, before memory.window itself
 _BLANK = regex.compile(r"[\s\p{Z}\p{Cf}\p{Cc}]*")
-_THOUGHT = regex.compile(r"<think>.*?(?:</think>\s*|$)", regex.DOTALL)
+_THOUGHT = regex.compile(r"<think>(.*?)(?:</think>\s*|$)", regex.DOTALL)
 
 
 @dataclass(frozen=True, eq=False)
@@ -398,8 +398,7 @@ class _Counter:
 
 def split_thought(text):
     """(reply, thought) of a generated text; a span that has not closed yet is all thought."""
-    thought = "".join(m[0] for m in _THOUGHT.finditer(text))
-    return _THOUGHT.sub("", text), thought.replace("<think>", "").replace("</think>", "")
+    return _THOUGHT.sub("", text), "".join(m[1] for m in _THOUGHT.finditer(text))
 
 
 def _held_back(text, stops):

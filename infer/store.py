@@ -144,13 +144,13 @@ class Store:
         file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)  # never for a moment with a wider mode
         os.fchmod(file, 0o600)
         os.close(file)
-        for leftover in ("part", *(f"v{n}" for n in range(1, VERSION))):
-            self.path.with_suffix(f".{leftover}").unlink(missing_ok=True)
         self._db = sqlite3.connect(self.path, isolation_level=None, timeout=1)
         try:
             self._check()
         except sqlite3.DatabaseError as error:
             raise self._refusal(error) from None
+        for leftover in ("part", *(f"v{n}" for n in range(1, VERSION))):  # of a process that was killed
+            self.path.with_suffix(f".{leftover}").unlink(missing_ok=True)
         if self.get("unscrubbed"):
             self._scrub()
 
@@ -181,12 +181,12 @@ class Store:
     def _migrate(self, version):
         """Makes an older session a current one in one transaction; a copy is kept until that is done."""
         copy = self.path.with_suffix(f".v{version}")
+        copy.unlink(missing_ok=True)
         _copy(self.path, copy, 0o600)
         with self.transaction() as db:
             for statement in (s for step in range(version, VERSION) for s in _MIGRATIONS[step]):
                 db.execute(statement)
             db.execute(f"PRAGMA user_version = {VERSION}")
-        copy.unlink()
 
     def _refusal(self, error):
         """The error for a file that SQLite does not take; of a damaged one, a copy is kept, once."""
@@ -364,9 +364,9 @@ class Store:
             return None
         last = every[-1]
         by_hand = "SELECT text FROM rules WHERE gone IS NULL AND born IS NULL AND made >= ?"
+        revive = f"UPDATE rules SET gone = NULL, gone_by = NULL WHERE gone_by = ? AND text NOT IN ({by_hand})"
         self._delete(("DELETE FROM rules WHERE born = ?", last.id),
-                     ("UPDATE rules SET gone = NULL, gone_by = NULL "
-                      f"WHERE gone_by = ? AND text NOT IN ({by_hand})", last.id, last.made),
+                     (revive, last.id, last.made),
                      ("DELETE FROM exchanges WHERE id = ?", last.id))
         return last
 
@@ -375,11 +375,10 @@ class Store:
 
         Returns its rules that stay in force; the others go in any case: history would keep their words.
         """
-        left = [] if rules_too else self.born(exchange)
         self._find(exchange)
-        self._delete(("DELETE FROM exchanges WHERE id = ?", exchange),
-                     ("DELETE FROM rules WHERE (? OR gone IS NOT NULL) AND text IN "
-                      "(SELECT text FROM rules WHERE born = ?)", rules_too, exchange))
+        left, born = [] if rules_too else self.born(exchange), "SELECT text FROM rules WHERE born = ?"
+        purge = f"DELETE FROM rules WHERE (? OR gone IS NOT NULL) AND text IN ({born})"
+        self._delete(("DELETE FROM exchanges WHERE id = ?", exchange), (purge, rules_too, exchange))
         return left
 
     def purge_rules(self, texts):

@@ -260,7 +260,8 @@ def test_a_reloaded_store_equals_the_live_one(operations):
                     user, new, episodic = values
                     made = store.commit(user, "r", new, episodic)
                     before[made.id], rules = list(rules), new
-                    exchanges.append(dict(id=made.id, user=clean(user), episodic=episodic, pinned=False))
+                    exchanges.append({"id": made.id, "user": clean(user), "episodic": episodic,
+                                      "pinned": False})
                 elif name == "set_rules":
                     store.set_rules(*values)
                     if rules != values[0]:
@@ -413,11 +414,17 @@ def test_an_older_session_is_migrated():
 def test_a_migration_that_fails_leaves_the_older_session():
     path = v1_session("s")
     before = path.read_bytes()
+    path.with_suffix(".v1").write_bytes(b"of a killed process")
     with files_up_to(len(before) // 2), pytest.raises(StoreError, match="s.sqlite can't be opened"):
         Store("s")
     assert path.read_bytes() == before
     with Store("s") as store:
-        assert len(store.exchanges()) == 2
+        assert len(store.exchanges()) == 2 and not path.with_suffix(".v1").exists()
+    path.with_suffix(".v1").write_bytes(before)
+    path.write_bytes(b"no database" * 400)
+    with pytest.raises(StoreError, match="is damaged"):
+        Store("s")
+    assert path.with_suffix(".v1").read_bytes() == before  # it is the last good copy
 
 
 @pytest.mark.parametrize("script, message", [
