@@ -97,9 +97,9 @@ class Chat:
             self.note(note)
         self.session.reload(self._progress)
 
-    def open(self, name):
+    def open(self, name, create=True):
         """Turns to another session; the one at hand stays if that fails."""
-        self._use(Store(name))
+        self._use(Store(name, create=create))
 
     def _use(self, store):
         from infer.session import Session

@@ -130,7 +130,7 @@ def save(chat, rest):
 
 
 def load(chat, rest):
-    chat.open(rest)
+    chat.open(rest, create=False)
     return f"session {rest!r}: {len(chat.session.exchanges)} exchanges, {len(chat.session.rules)} rules"
 
 

@@ -18,6 +18,7 @@ from rhea_jax.context import Exchange
 from rhea_jax.memory import LATENT, OMIT, RAW
 from rhea_jax.model import Adapters, Params, init_adapters, unroll
 from rhea_jax.startup import native_dtype
+from rhea_jax.text import clean
 
 LEVELS = {OMIT: "omitted", LATENT: "latent", RAW: "raw"}
 _BUCKETS = (64, 256)  # window sizes to which a text is padded, before memory.window itself
@@ -139,7 +140,8 @@ class Session:
             stored = self.store.latents(self.backbone.fingerprint)
             missing = [e for e in self.exchanges if e.id not in stored]
             for e in progress(missing, "compressing stored replies") if missing else []:
-                stored[e.id] = self._compress_reply(e)
+                stored[e.id] = np.asarray(self._compress(e.reply))
+                self.store.put_latents(e.id, stored[e.id], self.backbone.fingerprint)
             for e in self.exchanges:
                 self._remember(stored[e.id])
         else:
@@ -169,11 +171,6 @@ class Session:
             out.append(generate.compress_step(b.model, b.params, b.adapters, row[None, :size], np.array([n], np.int32)))
         return jnp.concatenate(out)
 
-    def _compress_reply(self, exchange):
-        latents = np.asarray(self._compress(exchange.reply))
-        self.store.put_latents(exchange.id, latents, self.backbone.fingerprint)
-        return latents
-
     def _remember(self, latents_WMD):
         self._rows.append((self._bank.count, len(latents_WMD)))
         self._bank = memory.store(self._bank, jnp.asarray(latents_WMD), len(self._rows) - 1)
@@ -186,7 +183,7 @@ class Session:
         A stopped reply is kept as far as it came, if it has a visible character; otherwise the turn leaves no trace.
         Raises: ValueError for a message that is empty or does not fit, before anything has changed.
         """
-        turn = Turn(user=tokenizer.clean(text))
+        turn = Turn(user=clean(text))
         if _BLANK.fullmatch(turn.user):
             raise ValueError("the message is empty; allowed: at least one visible character")
         clock = _Clock(turn.seconds)
@@ -338,8 +335,10 @@ class Session:
         self._index.change([*self._index.documents, _terms(stored)])
         if self._needs_latents:
             clock("decode")
-            self._remember(self._compress_reply(stored))
+            latents = np.asarray(self._compress(stored.reply))
+            self._remember(latents)
             clock("compress")
+            self.store.put_latents(stored.id, latents, self.backbone.fingerprint)
         else:
             self._rows.append((0, 0))
 

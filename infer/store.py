@@ -17,6 +17,8 @@ import ml_dtypes
 import numpy as np
 import platformdirs
 
+from rhea_jax.text import clean
+
 VERSION = 2
 _SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -64,11 +66,6 @@ class Rule:
     made: float = 0.0
     gone_by: int | None = None
     gone: float | None = None
-
-
-def clean(text):
-    """The text with lone surrogates, which no file can hold, replaced by U+FFFD."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def folder():

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rhea_jax.memory import OMIT, RAW, Hybrid
+from rhea_jax.text import clean
 
 RULES = "Rules for every reply:"  # heads the instructional memory in the system role (layout turns)
 PARTS = {"rule": "Instruction:", "memory": "Background:", "query": "Question:"}  # Table 13
@@ -140,8 +141,6 @@ def _encode(tokenizer, pieces, markers):
 
 def _encode_run(tokenizer, run, markers, at_start):
     """Ids of literals and typed texts side by side, and the span of each typed one."""
-    from rhea_jax.tokenizer import clean
-
     whole, places, cuts = "", [], {0}
     for piece in run:
         if isinstance(piece, Typed):

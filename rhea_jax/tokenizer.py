@@ -14,6 +14,7 @@ import jinja2.sandbox
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
+from rhea_jax.text import clean
 from rhea_jax.weights import field as gguf_field
 from rhea_jax.weights import open_gguf, read_json
 
@@ -113,11 +114,6 @@ class Tokenizer:
             wide = [(b - a, a) for a, b in encoding.offsets if b - a > 1]
             self.cuts[marker] = max(wide)[1] + 1 if wide else None
         return self.cuts[marker]
-
-
-def clean(text):
-    """The text with lone surrogates, which no encoding can hold, replaced by U+FFFD."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 class _NoGenerationTag(jinja2.ext.Extension):
