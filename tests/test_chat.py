@@ -103,22 +103,26 @@ def test_commands_of_a_whole_conversation(env, model_folder, tmp_path):
 
 
 def test_a_terminal(env, model_folder):
-    args = ["-m", "infer.chat", "--model", str(model_folder), "--session", "t", *SMALL, "--config.chat.max_new=900", "--config.chat.context=2048"]
+    args = ["-m", "infer.chat", "--model", str(model_folder), "--session", "t", *SMALL, "--config.chat.max_new=1500", "--config.chat.context=2048", "--config.chat.block=1"]
     chat = pexpect.spawn(sys.executable, args, env={**env, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}, encoding="utf-8", timeout=120, dimensions=(40, 120))
     chat.expect("/help")
     chat.expect(READY)
     chat.send("\x03")  # at the prompt Ctrl-C clears the line and nothing else
     chat.expect(READY)
     chat.send("\x1b[200~first line\nsecond line\x1b[201~\r")  # a paste of two lines is one message
-    time.sleep(6)
+    chat.expect("…")  # at work
+    time.sleep(1)
     chat.send("\x03")
-    chat.expect("stopped")
-    chat.expect("recalled: 0 raw, 0 left out")
+    chat.expect("stopped")  # with or without a first word
+    chat.expect(READY)
+    chat.send("second message\r")
+    chat.expect(r"recalled: \d raw, 0 left out")
     chat.expect(READY)
     chat.send("/memory\r")
-    chat.expect("first line second line")
-    chat.send("/forget 1\r")
-    chat.expect("exchange 1 is deleted")
+    chat.expect(r"(\d) +second message")
+    number = chat.match[1]
+    chat.send(f"/forget {number}\r")
+    chat.expect(f"exchange {number} is deleted")
     chat.expect(READY)
     chat.send("\x04")
     chat.expect(pexpect.EOF)
@@ -126,7 +130,7 @@ def test_a_terminal(env, model_folder):
     assert chat.exitstatus == 0
     home = env["RHEA_HOME"]
     held = b"".join(open(os.path.join(d, f), "rb").read() for d, _, files in os.walk(home) for f in files)
-    assert b"second line" not in held and stat.S_IMODE(os.stat(f"{home}/history").st_mode) == 0o600
+    assert b"second message" not in held and stat.S_IMODE(os.stat(f"{home}/history").st_mode) == 0o600
 
 
 def kill_and_compare(env, model_folder, seed, kills):
