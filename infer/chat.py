@@ -82,7 +82,7 @@ class Chat:
         if FLAGS["import"].value:
             self._import(FLAGS["import"].value)
         if FLAGS.system is not None:
-            self.session.store.put("system", FLAGS.system)
+            self.session.set_system(FLAGS.system)
 
     def _import(self, path):
         from infer import recognizer

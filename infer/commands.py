@@ -116,7 +116,7 @@ def retry(chat, rest):
 
 def system(chat, rest):
     if rest:
-        chat.session.store.put("system", None if rest == "-" else rest)
+        chat.session.set_system(None if rest == "-" else rest)
     return f"system message: {chat.session.system or '(the model’s own)'}"
 
 

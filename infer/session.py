@@ -1,6 +1,5 @@
 """One conversation with two memories: recognize, score, recall, build, generate, store (the turn of DESIGN's figure)."""
 
-import functools
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -70,7 +69,7 @@ def load_backbone(config, offline=False, shape_given=False):
     if adapters is None and mem.score != "bm25":
         adapters = init_adapters(model, mem, params, jax.random.key(0))
     chat = replace(config.chat, context=min(config.chat.context, model.positions // config.chat.chunk * config.chat.chunk))
-    if mem.layout == "table13" and mem.system == "latent" and not config.adapters:
+    if mem.system == "latent" and not config.adapters:
         raise ValueError("memory.system is 'latent', which needs trained adapters; allowed without them: 'text'")
     config = replace(config, model=model, memory=mem, chat=chat, dtype=dtype)
     mark = adapters and weights.latents_fingerprint(weights.fingerprint(model, params), adapters, mem)
@@ -136,6 +135,12 @@ class Session:
         self._index = Index()
         self._index.change([_terms(e) for e in self.exchanges])
         self._rows, self._bank = [], memory.init_bank(self.memory, self.backbone.model.width, 64)
+        self._system_latents = None
+        system = self.system or self.backbone.tokenizer.default_system
+        if self.memory.system == "latent" and system:
+            latents = self._compress(system)
+            self._system_latents = Exchange("", system, self._bank.count, len(latents))
+            self._bank = memory.store(self._bank, latents, -1)  # nobody's: never scored
         if self._needs_latents:
             stored = self.store.latents(self.backbone.fingerprint)
             missing = [e for e in self.exchanges if e.id not in stored]
@@ -270,17 +275,22 @@ class Session:
                              f"(chat.context {self.chat.context} less chat.max_new {self.chat.max_new}); shorten it, nothing was stored")
         budget = room - len(bare) if self.memory.budget is None else min(self.memory.budget, room - len(bare))
         wanted = level.copy()
-        cost = functools.lru_cache(None)(lambda e, l: self._cost(e, l))
-        level, lowered = memory.demote(level, score if len(score) else np.zeros(len(level)), cost, (), budget)
-        if lowered:
-            turn.notes.append(f"{lowered} recalled exchanges lowered to fit {budget} tokens: "
-                              + ", ".join(f"{self.exchanges[e].id} to {self._name(e, level[e])}" for e in np.flatnonzero(level != wanted)[:8]))
+        spare = budget
+        while True:
+            level, _ = memory.demote(level, score, self._cost, (), spare)
+            plan = self._build(rules, [(i, level[i]) for i in np.flatnonzero(level)], turn.user)
+            if len(plan) - len(bare) <= budget or not level.any():
+                break
+            spare -= len(plan) - len(bare) - budget  # where a template has no control tokens, costs are a token or two off
+        if lowered := np.flatnonzero(level != wanted).tolist():
+            turn.notes.append(f"{len(lowered)} recalled exchanges lowered to fit {budget} tokens: "
+                              + ", ".join(f"{self.exchanges[e].id} to {self._name(e, level[e])}" for e in lowered[:8]))
         if not self.backbone.trained and not self._said_fallback:
             self._said_fallback = True
             how = "BM25 (the best few whole)" if self.memory.score == "bm25" else f"{self.memory.score} cosine of an untrained compressor"
             turn.notes.append(f"no trained adapters for this model: replies are recalled whole or not at all, scored by {how}")
         turn.recall = [(e.id, score[i] if np.isfinite(score[i]) else None, self._name(i, level[i])) for i, e in enumerate(self.exchanges)]
-        return self._build(rules, [(i, level[i]) for i in np.flatnonzero(level)], turn.user)
+        return plan
 
     def _name(self, i, level):
         return "user" if level == LATENT and not self.backbone.trained else LEVELS[int(level)]
@@ -294,7 +304,8 @@ class Session:
 
     def _build(self, rules, recalled, text):
         recalled = [(self.exchanges[i].id, self._exchange(i), level) for i, level in recalled]
-        return context.build(self.backbone.tokenizer, self.memory, self.memory.layout, self.system, rules, recalled, text, self.backbone.trained)
+        return context.build(self.backbone.tokenizer, self.memory, self.memory.layout, self.system, rules, recalled, text, self.backbone.trained,
+                             self._system_latents)
 
     def _answer(self, turn, say, stopped, clock):
         """Generates, splits thoughts from the reply, and hands both on as they come."""
@@ -357,6 +368,7 @@ class Session:
         if exchange not in {e.id for e in self.exchanges}:
             raise ValueError(f"exchange {exchange} is not in memory; allowed: {', '.join(str(e.id) for e in self.exchanges[-12:]) or 'none yet'}")
         self.store.forget(exchange, rules_too)
+        context.cost.cache_clear()
         self.last = None  # its prompt may quote what was forgotten
         self.reload()
 
@@ -366,6 +378,12 @@ class Session:
             raise ValueError(f"exchange {exchange} is not in memory")
         self.store.pin(exchange, on)
         self.exchanges = self.store.exchanges()
+
+    def set_system(self, text):
+        """Sets the system message, None for the model's own."""
+        self.store.put("system", text)
+        if self.memory.system == "latent":
+            self.reload()
 
     def set_rules(self, rules):
         """Replaces the rules in force by hand."""

@@ -95,6 +95,8 @@ class Memory:
     def __post_init__(self):
         _check(self, latents=(1, 64), rank=(1, 1024), alpha=(0, None), window=(self.latents + 3, 8192), tau_low=(-1, 1),
                tau_high=(-1, 1), top=(0, None), recent=(0, None), budget=(0, None), im_cap=(1, None))
+        if self.system == "latent" and self.layout != "table13":
+            raise ValueError(f"memory.system is 'latent'; allowed with memory.layout {self.layout!r}: text")
         if self.tau_low > self.tau_high:
             raise ValueError(f"memory.tau_low is {self.tau_low}; allowed: at most memory.tau_high ({self.tau_high})")
 

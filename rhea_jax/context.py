@@ -1,11 +1,13 @@
 """Puts a prompt together on the host: instructions, recalled exchanges and the question become one Hybrid (Eq. 5, Eq. 6)."""
 
-from dataclasses import dataclass
+import functools
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from rhea_jax.memory import OMIT, RAW, Hybrid
 from rhea_jax.text import clean
+from rhea_jax.tokenizer import covering, forms
 
 RULES = "Rules for every reply:"  # heads the instructional memory in the system role (layout turns)
 PARTS = {"rule": "Instruction:", "memory": "Background:", "query": "Question:"}  # Table 13
@@ -51,33 +53,58 @@ class Plan:
         return self.hybrid.tokens.shape[1]
 
 
-def build(tokenizer, memory, layout, system, rules, recalled, query, readable=True):
+def build(tokenizer, memory, layout, system, rules, recalled, query, readable=True, system_latents=None):
     """One prompt: instructional memory, recalled exchanges in the order given, the question.
 
-    recalled: (number, Exchange, level) each, level RAW or LATENT; a LATENT exchange whose latents can't be read (`readable`
-    False, or no windows) is told by its user text alone.  Its length is Eq. 6 plus the separators between the spans.
+    recalled: (number, Exchange, level) each, level RAW or LATENT; a LATENT exchange whose latents can't be read
+    (`readable` False, or no windows) is told by its user text alone.  system_latents: an Exchange whose windows stand for
+    the system message in layout table13.  The length is Eq. 6 plus the separators between the spans.
     Raises: ValueError when the model's template refuses the conversation.
     Paper: section 3.5, Eq. 5.
     """
     recalled = [(n, e, level, readable and e.windows > 0) for n, e, level in recalled if level != OMIT]
-    form = _turns if layout == "turns" else _table13
-    messages = form(memory, system or tokenizer.default_system, [Typed(r, "rule", i) for i, r in enumerate(rules)], recalled,
-                    Typed(query, "query"))
+    rules, query = [Typed(r, "rule", i) for i, r in enumerate(rules)], Typed(query, "query")
+    system = None if system_latents else system or tokenizer.default_system
+    messages = (_turns if layout == "turns" else _table13)(memory, system, rules, recalled, query)
+    if system_latents:
+        messages[0] = ("user", [_slots(system_latents, -1, memory), "\n", *messages[0][1]])
     if messages[0][0] == "system" and not tokenizer.system_role:
         messages = [("user", [*messages[0][1], "\n\n", *messages[1][1]]), *messages[2:]]
     pieces = []
-    for piece in tokenizer.render([role for role, _ in messages]):
-        pieces += messages[piece][1] if isinstance(piece, int) else tokenizer.split(piece)
+    for piece in tokenizer.render(tuple(role for role, _ in messages)):
+        if isinstance(piece, int):
+            role, content = messages[piece]
+            pieces += _trimmed(content) if role in tokenizer.trims else content
+        else:
+            pieces += tokenizer.split(piece)
     words = (*tokenizer.markers, *((*PARTS.values(), *SPEAKERS.values()) if layout == "table13" else (RULES,)))
     return _encode(tokenizer, [p for p in pieces if p != ""], words)
 
 
-def _reply(number, exchange, level, readable, latents):
+def _trimmed(content):
+    """A message's content as a template leaves it that strips the blanks around messages."""
+    content = list(content)
+    for order, strip in ((1, str.lstrip), (-1, str.rstrip)):
+        for i in range(len(content))[::order]:
+            piece = content[i]
+            if isinstance(piece, Slots):
+                break
+            text = strip(clean(piece.text) if isinstance(piece, Typed) else piece)
+            content[i] = replace(piece, text=text) if isinstance(piece, Typed) else text
+            if text:
+                break
+    return content
+
+
+def _slots(exchange, number, memory):
+    M = memory.latents
+    return Slots(tuple(range(exchange.first * M, (exchange.first + exchange.windows) * M)), number)
+
+
+def _reply(number, exchange, level, readable, memory):
     if level == RAW:
         return Typed(exchange.reply, "reply", number)
-    if not readable:
-        return UNTOLD
-    return Slots(tuple(range(exchange.first * latents, (exchange.first + exchange.windows) * latents)), number)
+    return _slots(exchange, number, memory) if readable else UNTOLD
 
 
 def _turns(memory, system, rules, recalled, query):
@@ -89,7 +116,7 @@ def _turns(memory, system, rules, recalled, query):
             head += ["\n- ", rule]
     messages = [("system", head)] if head else []
     for n, e, level, readable in recalled:
-        messages += [("user", [Typed(e.user, "user", n)]), ("assistant", [_reply(n, e, level, readable, memory.latents)])]
+        messages += [("user", [Typed(e.user, "user", n)]), ("assistant", [_reply(n, e, level, readable, memory)])]
     return [*messages, ("user", [query])]
 
 
@@ -101,7 +128,7 @@ def _table13(memory, system, rules, recalled, query):
     body += ["\n", PARTS["memory"]]
     for n, e, level, readable in recalled:
         body += ["\n", SPEAKERS["user"], " ", Typed(e.user, "user", n), "\n", SPEAKERS["reply"], " ",
-                 _reply(n, e, level, readable, memory.latents)]
+                 _reply(n, e, level, readable, memory)]
     body += ["\n", PARTS["query"], " ", query]
     return [*([("system", [Typed(system, "system")])] if system else []), ("user", body)]
 
@@ -141,46 +168,50 @@ def _encode(tokenizer, pieces, markers):
 
 def _encode_run(tokenizer, run, markers, at_start):
     """Ids of literals and typed texts side by side, and the span of each typed one."""
-    whole, places, cuts = "", [], {0}
+    whole, places, typed = "", [], []
     for piece in run:
+        text = piece
         if isinstance(piece, Typed):
-            text = clean(piece.text).strip() if tokenizer.trims else clean(piece.text)
-            for marker in markers:
-                at = text.find(marker)
-                while at >= 0:
-                    if tokenizer.cut(marker):
-                        cuts.add(len(whole) + at + tokenizer.cut(marker))
-                    at = text.find(marker, at + 1)
+            text = clean(piece.text)
             places.append((piece.kind, piece.index, len(whole), len(whole) + len(text)))
-            whole += text
-        else:
-            whole += piece
-    ids, starts, ends = [], [], []
-    bounds = sorted(cuts) + [len(whole)]
-    for a, b in zip(bounds, bounds[1:]):
-        blank = a == 0 and (at_start or not tokenizer.first_only)
-        encoding = (tokenizer.text if blank else tokenizer.bare).encode(whole[a:b], add_special_tokens=False)
-        ids.extend(encoding.ids)
-        starts.extend(start + a for start, _ in encoding.offsets)
-        ends.extend(end + a for _, end in encoding.offsets)
+            typed += [(len(whole) + at, marker) for marker in markers for at in _found(text, marker)]
+        whole += text
+    blank, cuts = at_start or not tokenizer.first_only, {}
+    while True:
+        ids, starts, ends = tokenizer.spell(whole, cuts.values(), blank)
+        # A typed marker is cut at its first letter, at its second, ... until its ids are none of the marker's own.
+        alike = [(at, marker) for at, marker in typed if cuts.get(at, at) - at < len(marker) - 1
+                 and tuple(ids[covering(starts, ends, at, at + len(marker))]) in forms(tokenizer, marker)]
+        if not alike:
+            break
+        cuts.update((at, cuts.get(at, at) + 1) for at, _ in alike)
     # A token that joins a separator's blank with the first word belongs to the word.
-    spans = [(kind, i, int(np.searchsorted(ends, a, "right")), int(np.searchsorted(starts, b))) for kind, i, a, b in places]
-    return ids, [(kind, i, a, max(a, b)) for kind, i, a, b in spans]
+    spans = [(kind, index, covering(starts, ends, a, b)) for kind, index, a, b in places]
+    return ids, [(kind, index, span.start, span.stop) for kind, index, span in spans]
 
 
+def _found(text, marker):
+    at = text.find(marker)
+    while at >= 0:
+        yield at
+        at = text.find(marker, at + 1)
+
+
+@functools.lru_cache(maxsize=1 << 16)
 def cost(tokenizer, memory, layout, exchange, level, readable=True):
-    """Tokens that one exchange adds to a prompt at a level: its part of Eq. 6 and its separators."""
+    """Tokens that one exchange adds to a prompt at a level: its part of Eq. 6 and its separators.
+
+    Exact where control tokens stand around a message; else a token at an edge may join its neighbour, one a text.
+    """
     if level == OMIT:
         return 0
-    reply = len(tokenizer.encode(exchange.reply)) if level == RAW else exchange.windows * memory.latents if readable else 1
-    return len(tokenizer.encode(exchange.user)) + reply + separators(tokenizer, memory, layout)
+    one = build(tokenizer, memory, layout, None, (), [(0, exchange, level)], "q", readable)
+    return len(one) - _alone(tokenizer, memory, layout)
 
 
-def separators(tokenizer, memory, layout):
-    """Tokens that the layout puts around each exchange."""
-    empty = build(tokenizer, memory, layout, None, [], [], "q")
-    one = build(tokenizer, memory, layout, None, [], [(0, Exchange("a", "b"), RAW)], "q")
-    return len(one) - len(empty) - sum(b - a for kind, _, a, b in one.spans if kind in ("user", "reply"))
+@functools.lru_cache(maxsize=64)
+def _alone(tokenizer, memory, layout):
+    return len(build(tokenizer, memory, layout, None, (), (), "q"))
 
 
 def windows(tokenizer, memory, text, size=None):
@@ -209,7 +240,7 @@ def show(tokenizer, plan):
             run = []
         if at in latents:
             index, end = latents[at]
-            out.append(f"⟨exchange {index}: {end - at} latents⟩")
+            out.append(f"⟨{'system' if index < 0 else f'exchange {index}'}: {end - at} latents⟩")
             at = end
             continue
         if at < len(tokens):

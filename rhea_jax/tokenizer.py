@@ -1,22 +1,22 @@
 """Text to ids and back: the model's own template with its control tokens, typed text never with any."""
 
+import codecs
 import copy
 import functools
+import itertools
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from datetime import datetime
-from pathlib import Path
 
 import jinja2
 import jinja2.ext
 import jinja2.sandbox
+import numpy as np
 import tokenizers
-from tokenizers import decoders, models, normalizers, pre_tokenizers
 
+from rhea_jax import vocabulary
 from rhea_jax.text import clean
-from rhea_jax.weights import field as gguf_field
-from rhea_jax.weights import open_gguf, read_json
 
 # Vicuna's files bring no template; this is the form of v1.1 and later.
 TEMPLATES = {
@@ -28,11 +28,7 @@ TEMPLATES = {
 }
 THINK = ("<think>", "</think>")
 _SLOT = re.compile("\ue000(\\d+)\ue001")  # where a message's content stands while the template is rendered
-_GPT2 = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-_SPLITS = {
-    "llama-bpe": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-    "qwen2": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-}
+_BYTE = re.compile("<0x([0-9A-F]{2})>")  # SentencePiece's name of a byte
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,48 +41,79 @@ class Tokenizer:
     template: str
     bos: int | None
     eos: int
+    byte_level: bool  # else SentencePiece
     first_only: bool = False  # the leading blank stands only at the start of the whole prompt
     ends: tuple[int, ...] = ()  # ids that end a reply
     default_system: str | None = None  # what the template says where nobody gave a system message
     system_role: bool = True  # whether the template has one
-    trims: bool = False  # whether it strips the blanks around a message
+    trims: frozenset[str] = frozenset()  # roles around whose messages it strips the blanks
     markers: tuple[str, ...] = ()  # words of ordinary text by which the template marks roles
-    cuts: dict = field(default_factory=dict)
 
     @functools.cached_property
+    def _controls(self):
+        return frozenset(i for i, _, _ in self.control.values())
+
+    @functools.cached_property
+    def _thinks(self):
+        return {self.control[name][0]: name.encode() for name in THINK if name in self.control}
+
+    @property
     def dropped(self):
         """Control ids that a decoded text leaves out; thinking marks stay, for the chat to see."""
-        return frozenset(i for name, (i, _, _) in self.control.items() if name not in THINK)
+        return self._controls - self._thinks.keys()
 
     def encode(self, text):
         """Ids of a text typed by anyone: never a control id.  Lone surrogates become U+FFFD."""
-        return self.bare.encode(clean(text), add_special_tokens=False).ids
+        text = clean(text)
+        ids = self.bare.encode(text, add_special_tokens=False).ids
+        return ids if self._controls.isdisjoint(ids) else self.spell(text)[0]
+
+    def spell(self, text, cuts=(), blank=False):
+        """Ids without any control id, and where each begins and ends in the text; no token reaches across a cut.
+
+        blank: with SentencePiece's leading blank.
+        """
+        ids, starts, ends = [], [], []
+        bounds = [0, *sorted(cuts), len(text)]
+        for a, b in zip(bounds, bounds[1:]):
+            encoding = (self.text if blank and a == 0 else self.bare).encode(text[a:b], add_special_tokens=False)
+            ids.extend(encoding.ids)
+            offsets = np.array(encoding.offsets, int).reshape(-1, 2) + a
+            starts.append(offsets[:, 0])
+            ends.append(offsets[:, 1])
+        starts, ends = np.concatenate(starts), np.concatenate(ends)
+        if not self._controls.isdisjoint(ids):  # a vocabulary whose merges can spell a control token's name
+            more = {int(starts[n]) + 1 for n, i in enumerate(ids) if i in self._controls} - {*cuts}
+            if more:
+                return self.spell(text, {*cuts, *more}, blank)
+        return ids, starts, ends
 
     def decode(self, ids):
         """The text of ids; special ids are dropped by id, never by how they look."""
-        names = {i: name for name, (i, _, _) in self.control.items() if name in THINK}
-        out, run = [], []
-        for i in (*(int(i) for i in ids if int(i) not in self.dropped), None):
-            if i is None or i in names:
-                out.append(self.text.decode(run, skip_special_tokens=False) if run else "")
-                out.append(names.get(i, ""))
-                run = []
-            else:
-                run.append(i)
-        return "".join(out)
+        return "".join(self.stream([ids]))
 
     def stream(self, blocks):
         """Yields the text of blocks of ids as it becomes certain; joined it is just decode(all ids)."""
-        ids, sent = [], 0
+        decoder, opened = codecs.getincrementaldecoder("utf-8")("replace"), self.byte_level
         for block in blocks:
-            ids.extend(int(i) for i in block)
-            text = self.decode(ids)
-            ready = len(text.rstrip("\ufffd"))  # the start of a character whose other bytes are still to come
-            if ready > sent:
-                yield text[sent:ready]
-                sent = ready
-        if rest := self.decode(ids)[sent:]:
+            piece = decoder.decode(b"".join(self._bytes(int(i)) for i in block))
+            if piece and not opened:
+                piece, opened = piece.removeprefix(" "), True
+            if piece:
+                yield piece
+        if rest := decoder.decode(b"", final=True):
             yield rest
+
+    def _bytes(self, i):
+        if i in self._controls:
+            return self._thinks.get(i, b"")
+        piece = self.text.id_to_token(i)
+        if piece is None:  # embeddings padded beyond the vocabulary
+            return b""
+        if self.byte_level:
+            return b"".join(_BYTES.get(c) or c.encode() for c in piece)
+        byte = _BYTE.fullmatch(piece)
+        return bytes([int(byte[1], 16)]) if byte else piece.replace("▁", " ").encode()
 
     def render(self, roles, generation=True):
         """The template's literal text around the contents of messages with these roles: str pieces, int for content i.
@@ -94,26 +121,57 @@ class Tokenizer:
         Raises: ValueError when the template refuses such a conversation.
         """
         messages = [{"role": role, "content": f"\ue000{i}\ue001"} for i, role in enumerate(roles)]
-        pieces = _SLOT.split(_render(self.template, messages, self._name(self.bos), self._name(self.eos), generation))
+        pieces = _SLOT.split(self._shown(messages, generation))
         return [int(p) if i % 2 else p for i, p in enumerate(pieces) if p or i % 2]
 
-    def _name(self, i):
-        return next((name for name, (j, _, _) in self.control.items() if j == i), "")
+    def _shown(self, messages, generation=False):
+        name = lambda i: next((name for name, (j, _, _) in self.control.items() if j == i), "")  # noqa: E731
+        return _render(self.template, messages, name(self.bos), name(self.eos), generation)
 
     def split(self, literal):
         """A literal of the template cut at its control tokens: str for text, int for an id."""
-        if not self.control:
-            return [literal] if literal else []
-        pattern = "|".join(re.escape(n) for n in sorted(self.control, key=len, reverse=True))
-        return [self.control[p][0] if i % 2 else p for i, p in enumerate(re.split(f"({pattern})", literal)) if p]
+        out = []
+        for i, part in enumerate(self._pattern.split(literal)):
+            if i % 2 == 0:
+                out.append(part.lstrip() if i and self.control[name][2] else part)
+            else:
+                name = part
+                if self.control[name][1]:
+                    out[-1] = out[-1].rstrip()
+                out.append(self.control[name][0])
+        return [p for p in out if p != ""]
 
-    def cut(self, marker):
-        """Where a typed marker is cut so that its ids differ from the template's: inside one of the marker's tokens."""
-        if marker not in self.cuts:
-            encoding = self.bare.encode(marker, add_special_tokens=False)
-            wide = [(b - a, a) for a, b in encoding.offsets if b - a > 1]
-            self.cuts[marker] = max(wide)[1] + 1 if wide else None
-        return self.cuts[marker]
+    @functools.cached_property
+    def _pattern(self):
+        names = "|".join(re.escape(n) for n in sorted(self.control, key=len, reverse=True))
+        return re.compile(f"({names})")
+
+
+@functools.lru_cache(maxsize=256)
+def forms(tokenizer, marker):
+    """The ids that a marker of the template, or of the layout, has beside other text: a typed one must have others."""
+    out = set()
+    for before, behind, blank in itertools.product(("", " ", "\n"), ("", " ", "\n"), (False, True)):
+        ids, starts, ends = tokenizer.spell(before + marker + behind, blank=blank)
+        out.add(tuple(ids[covering(starts, ends, len(before), len(before) + len(marker))]))
+    return out
+
+
+def covering(starts, ends, a, b):
+    """The slice of the tokens that hold any of a text's characters a to b."""
+    first = int(np.searchsorted(ends, a, "right"))
+    return slice(first, max(first, int(np.searchsorted(starts, b))))
+
+
+def _byte_names():
+    """GPT-2's printable name of each byte -> the byte."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [b for b in range(256) if b not in plain]
+    names = {b: chr(b) for b in plain} | {b: chr(256 + n) for n, b in enumerate(others)}
+    return {name: bytes([b]) for b, name in names.items()}
+
+
+_BYTES = _byte_names()
 
 
 class _NoGenerationTag(jinja2.ext.Extension):
@@ -148,14 +206,17 @@ def _render(template, messages, bos, eos, generation):
 
 
 def load_tokenizer(path, template=None):
-    """The tokenizer of a model folder or of a GGUF file, with the given template or the model's own.
+    """The tokenizer of a model folder or a GGUF file, with the given template (a name or jinja text) or the model's own.
 
     Raises: ValueError naming the file and what it lacks.
     """
-    full, names, found, ends = _of_gguf(path) if path.is_file() else _of_folder(path)
+    full, names, found, ends = vocabulary.read(path)
+    allowed = f"{', '.join(TEMPLATES)} or jinja text"
+    if template and "{" not in template and template not in TEMPLATES:
+        raise ValueError(f"config.template is {template!r}; allowed: {allowed}")
     template = TEMPLATES.get(template, template) or found
     if not template:
-        raise ValueError(f"{path} has no chat template; give one by config.template, a name ({', '.join(TEMPLATES)}) or jinja text")
+        raise ValueError(f"{path} has no chat template; give one by config.template: {allowed}")
     data = json.loads(full.to_str())
     added = {t["content"]: (t["id"], t["lstrip"], t["rstrip"]) for t in data["added_tokens"]}
     bos, eos = (added.get(n, (full.token_to_id(n) if n else None,))[0] for n in names)
@@ -164,134 +225,60 @@ def load_tokenizer(path, template=None):
     for name, i in zip(names, (bos, eos)):
         if i is not None:
             added.setdefault(name, (i, False, False))
+    steps = json.dumps(data["decoder"])
+    if '"ByteLevel"' not in steps and "▁" not in steps and "\\u2581" not in steps:
+        raise ValueError(f"{path}: the tokenizer's decoder is {steps[:60]}; allowed: byte-level or SentencePiece BPE")
     data |= {"added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
-    bare, first_only = _without_leading_blank(data)
     text = tokenizers.Tokenizer.from_str(json.dumps(data))
-    known = Tokenizer(text, text if bare == data else tokenizers.Tokenizer.from_str(json.dumps(bare)), added, template, bos, eos,
-                      first_only)
-    return _learn(known, ends)
+    bare, first_only = _without_leading_blank(data)
+    bare = text if bare == data else tokenizers.Tokenizer.from_str(json.dumps(bare))
+    return _learn(Tokenizer(text, bare, added, template, bos, eos, '"ByteLevel"' in steps, first_only), ends, path)
 
 
 def _without_leading_blank(data):
     """(tokenizer data that never put a blank in front, whether the original does so only at the very start)."""
-    data, first_only = copy.deepcopy(data), False
-    steps = data["normalizer"] or {}
+    steps, pre, first_only = copy.deepcopy(data["normalizer"] or {}), copy.deepcopy(data["pre_tokenizer"] or {}), False
     if steps.get("type") == "Sequence":
         steps["normalizers"] = [s for s in steps["normalizers"] if s["type"] != "Prepend"]
-    pre = data["pre_tokenizer"] or {}
     for step in [pre, *pre.get("pretokenizers", [])]:
         if step.get("type") == "Metaspace":
             first_only = step.get("prepend_scheme") == "first"
             step["prepend_scheme"] = "never"
             step.pop("add_prefix_space", None)
-    return data, first_only
+    return data | {"normalizer": steps or None, "pre_tokenizer": pre or None}, first_only
 
 
-def _learn(t, ends):
+def _learn(t, ends, path):
     """Reads off the template how it ends a reply, treats blanks, a missing system message, and marks roles."""
-    turn, bos, eos = ["user", "assistant"], t._name(t.bos), t._name(t.eos)
-    render = lambda contents, roles: _render(  # noqa: E731
-        t.template, [{"role": r, "content": c} for r, c in zip(roles, contents)], bos, eos, False)
-    shown = render([" U ", " A "], turn)
-    behind = t.split(t.render(turn, False)[-1]) if not isinstance(t.render(turn, False)[-1], int) else []
-    ends = {t.eos, *ends, *[p for p in behind[:1] if isinstance(p, int)]}
+    turn = ["user", "assistant"]
+    pieces = t.render(turn, False)
+    if [p for p in pieces if isinstance(p, int)] != [0, 1]:
+        raise ValueError(f"{path}: the chat template does not show each message of a conversation once and in order")
+    behind = [p for literal in pieces[pieces.index(1) + 1 :] for p in t.split(literal)]
+    ends = {t.eos, *ends, *[p for p in behind if isinstance(p, int)][:1]}
     try:
-        whole = render(["S", "U"], ["system", "user"])
-        before, middle = whole.split("S", 1)[0], None
         pieces = t.render(["system", "user"], False)
-        system_role = 0 in pieces and 1 in pieces
     except ValueError:
-        system_role = False
-    default = None
+        pieces = []
+    system_role, default = 0 in pieces and 1 in pieces, None
     if system_role:
-        plain = t.render(["user"], False)[0]
+        plain = "".join(p for p in t.render(["user"], False)[:1] if isinstance(p, str))
         before = pieces[0] if isinstance(pieces[0], str) else ""
         middle = pieces[pieces.index(0) + 1] if isinstance(pieces[pieces.index(0) + 1], str) else ""
-        if isinstance(plain, str) and plain.startswith(before) and plain.endswith(middle) and len(plain) > len(before + middle):
-            default = plain[len(before) : len(plain) - len(middle)] or None
-    literals = [p for p in t.render((["system"] if system_role else []) + turn * 2) if isinstance(p, str)]
-    words = {w for p in literals for part in t.split(p) if isinstance(part, str) for w in part.split()}
-    markers = tuple(sorted((w for w in words if re.search(r"\w", w) and re.search(r"[^\w\s]", w)), key=len, reverse=True))
-    return Tokenizer(t.text, t.bare, t.control, t.template, t.bos, t.eos, t.first_only, tuple(sorted(ends)), default, system_role,
-                     " U " not in shown, markers)
+        if plain.startswith(before) and plain.endswith(middle) and len(plain) > len(before + middle):
+            default = plain[len(before) : len(plain) - len(middle)]
+    roles = ["system"] * system_role + turn
+    shown = t._shown([{"role": r, "content": f" {r.upper()}. "} for r in roles])
+    trims = frozenset(r for r in roles if f" {r.upper()}. " not in shown)
+    pieces = t.render(["system"] * system_role + turn * 2)
+    first, later = _words(t, pieces[:1]), _words(t, pieces[1:])
+    # The first literal may hold whole sentences, whose words mark nothing.
+    marks = later | {w for w in first if re.search(r"[\[\]<>|#]", w)}
+    marks = [w for w in marks if re.search(r"\w", w) and re.search(r"[^\w\s]", w)]
+    return replace(t, ends=tuple(sorted(ends)), default_system=default, system_role=system_role, trims=trims,
+                   markers=tuple(sorted(marks, key=lambda w: (-len(w), w))))
 
 
-def _of_folder(folder):
-    """(tokenizer, (bos, eos) names, template, ids that end a reply) of a model folder."""
-    file, config = folder / "tokenizer.json", {}
-    if (folder / "tokenizer_config.json").exists():
-        config = read_json(folder / "tokenizer_config.json")
-    if file.exists():
-        try:
-            full = tokenizers.Tokenizer.from_file(str(file))
-        except Exception as error:  # noqa: BLE001 - the library raises nothing narrower for a broken file
-            raise ValueError(f"{file} is no tokenizer: {error}") from None
-    elif (folder / "tokenizer.model").exists():
-        import transformers
-
-        full = transformers.AutoTokenizer.from_pretrained(folder, use_fast=True).backend_tokenizer
-    else:
-        raise ValueError(f"{folder} has neither tokenizer.json nor tokenizer.model")
-    template = config.get("chat_template")
-    if isinstance(template, list):
-        template = next((t["template"] for t in template if t.get("name") == "default"), None)
-    if (folder / "chat_template.jinja").exists():
-        template = (folder / "chat_template.jinja").read_text(encoding="utf-8")
-    ends = read_json(folder / "generation_config.json").get("eos_token_id") if (folder / "generation_config.json").exists() else None
-    names = [n["content"] if isinstance(n, dict) else n for n in (config.get("bos_token"), config.get("eos_token"))]
-    if names[1] is None:
-        i = read_json(folder / "config.json").get("eos_token_id")
-        names[1] = full.id_to_token(i[0] if isinstance(i, list) else i) if i is not None else None
-    return full, names, template, ends if isinstance(ends, list) else [] if ends is None else [ends]
-
-
-def _of_gguf(path):
-    """The same of a GGUF file, whose vocabulary becomes a byte-level or a SentencePiece BPE of the `tokenizers` library."""
-    reader = open_gguf(Path(path))
-    get = lambda name, default=None: gguf_field(reader, f"tokenizer.ggml.{name}", default)  # noqa: E731
-    tokens, kinds, kind = get("tokens", []), get("token_type", []), get("model")
-    vocab = {t: i for i, t in enumerate(tokens)}
-    if kind == "gpt2":
-        full = _byte_level(path, vocab, get("merges", []), get("pre", "default"))
-    elif kind == "llama":
-        full = _sentence_piece(vocab, get("scores"), tokens[get("unknown_token_id", 0)], get("add_space_prefix", True))
-    else:
-        raise ValueError(f"{path}: tokenizer.ggml.model is {kind!r}; allowed: gpt2, llama")
-    special = [tokenizers.AddedToken(t, special=True, normalized=False) for t, k in zip(tokens, kinds) if k == 3]
-    full.add_special_tokens(special)
-    full.add_tokens([tokenizers.AddedToken(t, special=False, normalized=False) for t, k in zip(tokens, kinds) if k == 4])
-    names = [tokens[i] if i is not None else None for i in (get("bos_token_id"), get("eos_token_id"))]
-    ends = [i for i in (get("eot_token_id"), get("eom_token_id")) if i is not None]
-    return full, names, gguf_field(reader, "tokenizer.chat_template"), ends
-
-
-def _byte_level(path, vocab, merges, pre):
-    if pre == "smollm":
-        split = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), _GPT2])
-    elif pre in ("default", "gpt-2"):
-        split = _GPT2
-    elif pre in _SPLITS:
-        split = pre_tokenizers.Sequence([pre_tokenizers.Split(tokenizers.Regex(_SPLITS[pre]), "isolated"),
-                                         pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
-    else:
-        raise ValueError(f"{path}: tokenizer.ggml.pre is {pre!r}; allowed: default, gpt-2, smollm, {', '.join(_SPLITS)}")
-    full = tokenizers.Tokenizer(models.BPE(vocab, [tuple(m.split(" ")) for m in merges], ignore_merges=pre == "llama-bpe"))
-    full.pre_tokenizer, full.decoder = split, decoders.ByteLevel()
-    if pre == "qwen2":
-        full.normalizer = normalizers.NFC()
-    return full
-
-
-def _sentence_piece(vocab, scores, unknown, prefix):
-    """SentencePiece BPE: merges in falling order of the score of what they make."""
-    merges = []
-    for piece, i in vocab.items():
-        parts = [(piece[:k], piece[k:]) for k in range(1, len(piece)) if piece[:k] in vocab and piece[k:] in vocab]
-        merges += [(-scores[i], n, p) for n, p in enumerate(sorted(parts, key=lambda p: (vocab[p[0]], vocab[p[1]])))]
-    merges = [p for _, _, p in sorted(merges, key=lambda m: m[0])]
-    full = tokenizers.Tokenizer(models.BPE(vocab, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True))
-    blank = [normalizers.Prepend("▁")] if prefix else []
-    full.normalizer = normalizers.Sequence([*blank, normalizers.Replace(" ", "▁")])
-    strip = [decoders.Strip(" ", 1, 0)] if prefix else []
-    full.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *strip])
-    return full
+def _words(t, pieces):
+    parts = [part for literal in pieces if isinstance(literal, str) for part in t.split(literal)]
+    return {word for part in parts if isinstance(part, str) for word in part.split()}

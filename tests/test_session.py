@@ -233,3 +233,12 @@ def test_a_record_is_plain_json(plain, store):
     record = json.loads(json.dumps(Session(plain, store).turn("hello").record()))
     assert {"user", "reply", "instructions", "recall", "prompt_tokens", "new_tokens", "seconds"} <= set(record)
     assert set(record["seconds"]) == {"recognize", "compress", "retrieve", "prefill", "decode"}
+
+
+def test_a_system_message_as_latents_stands_in_front(trained, store):
+    s = Session(with_memory(trained, layout="table13", system="latent"), store)
+    s.set_system("You are a poet.")
+    turn = s.turn("hello")
+    assert turn.plan.spans[0][:2] == ("latent", -1) and not any(kind == "system" for kind, *_ in turn.plan.spans)
+    assert (turn.plan.hybrid.latent >= 0).sum() == 8
+    assert levels(s.turn("hello again"))[1] in ("raw", "latent", "omitted")
