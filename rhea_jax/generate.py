@@ -22,7 +22,7 @@ class Sampling:
     temperature: float = 0.0
     top_p: float = 1.0
     top_k: int = 0
-    penalty: float = 1.0  # on tokens of the prompt and of the reply so far, as in Keskar et al. 2019
+    penalty: float = 1.0  # on tokens of the reply so far (Keskar et al. 2019); those of the prompt may be needed as they are
 
 
 @flax.struct.dataclass
@@ -161,10 +161,7 @@ def generate(cfg, params, lora, chat, hybrid, latents_CMD, eos_ids, key):
     """Yields new ids of a one-row hybrid in blocks, numpy int32, the ending id included; stops after chat.max_new."""
     sampling = Sampling(chat.temperature, chat.top_p, chat.top_k, chat.repetition_penalty)
     out, cache = fill(cfg, params, lora, chat, hybrid, latents_CMD)
-    seen = None
-    if sampling.penalty != 1:
-        seen = np.zeros((1, cfg.vocab), bool)
-        seen[0, hybrid.tokens[hybrid.latent < 0]] = True
+    seen = None if sampling.penalty == 1 else jnp.zeros((1, cfg.vocab), bool)
     key, now = jax.random.split(key)
     token = first(sampling, out, seen, now)
     yield (ids := np.asarray(token))
