@@ -43,7 +43,7 @@ def chat_backbone(adapters=True):
     """The default model as the chat loads it, with adapters attached: random ones, which cost as much as trained ones."""
     import jax
     from configs.smollm2_135m import get_config
-    from infer.session import load_backbone
+    from infer.backbone import load_backbone
     from rhea_jax.config import from_dict
     from rhea_jax.model import init_adapters, unroll
 

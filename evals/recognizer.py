@@ -43,7 +43,7 @@ def main():
     rows = read(args.data)
     result = measure(rows, recognizer.is_global)
     if args.recognizer:
-        from infer.session import load_verdict
+        from infer.backbone import load_verdict
 
         log_odds = load_verdict(args.recognizer)
         result["combined"] = measure(rows, lambda text: recognizer.combine(recognizer.is_global(text), text, log_odds(text)))

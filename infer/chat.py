@@ -68,7 +68,7 @@ class Chat:
 
     def start(self):
         """Loads the model and opens the session, showing what takes long."""
-        from infer.session import load_backbone, load_verdict
+        from infer.backbone import load_backbone, load_verdict
 
         with self._status("loading the model"):
             given = not FLAGS.model

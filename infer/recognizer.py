@@ -6,13 +6,22 @@ import regex
 
 from infer import phrases as p
 
-_QUOTED = regex.compile(r"```.*?(?:```|$)|`[^`\n]{1,200}`|\"[^\"\n]{0,400}\"|“[^”\n]{0,400}”|«[^»\n]{0,400}»|「[^」\n]{0,400}」|『[^』\n]{0,400}』|(?<=\s|^)'[^'\n]{2,200}'(?=[\s.,;:!?]|$)", regex.DOTALL)
+_QUOTED = regex.compile(
+    r"```.*?(?:```|$)|`[^`\n]{1,200}`|\"[^\"\n]{0,400}\"|“[^”\n]{0,400}”|«[^»\n]{0,400}»|「[^」\n]{0,400}」|『[^』\n]{0,400}』|(?<=\s|^)'[^'\n]{2,200}'(?=[\s.,;:!?]|$)",
+    regex.DOTALL,
+)
 _SENTENCE = regex.compile(r"[^.!?。！？；;\n]+(?:[.!?](?=[\w/])[^.!?。！？；;\n]+)*[.!?。！？；;…\"”')\]]*")
 _HAN, _LETTER = regex.compile(r"\p{Han}"), regex.compile(r"\p{L}")
 _EDGE = 4  # of a message with a document in it, so many sentences at either end are heard
 _LONG = 300  # characters: up to here a message that is a rule is kept whole
-_MAKING = regex.compile(r"^(?:please )?(?:write|create|generate|draft|compose|tell|build|design|develop|make)(?: me| us)? (?:an?|the|some)\b", regex.I)
-_FILLER = regex.compile(r"^(?:ok(?:ay)?|hi|hello|hey|thanks?|thank you|please|great|got it|understood|sure|yes|no|good (?:morning|evening|afternoon)|你好|谢谢|好的|可以吗|好吗|please confirm|is that (?:ok|clear)|if you understand.*|do you understand)\W*$", regex.I)
+_MAKING = regex.compile(
+    r"^(?:please )?(?:write|create|generate|draft|compose|tell|build|design|develop|make)(?: me| us)? (?:an?|the|some)\b",
+    regex.I,
+)
+_FILLER = regex.compile(
+    r"^(?:ok(?:ay)?|hi|hello|hey|thanks?|thank you|please|great|got it|understood|sure|yes|no|good (?:morning|evening|afternoon)|你好|谢谢|好的|可以吗|好吗|please confirm|is that (?:ok|clear)|if you understand.*|do you understand)\W*$",
+    regex.I,
+)
 
 
 @dataclass(frozen=True)
@@ -41,7 +50,9 @@ def _carries(plain, in_task):
         if p.ZH_STANDING.search(plain):
             return True
         asks = regex.search(r"[?？吗呢]\s*[。]?$", plain) and not regex.search(r"请", plain)
-        return bool(p.ZH_SCOPE.search(plain) and p.ZH_DIRECTIVE.search(plain) and not p.ZH_TASK.search(plain) and not asks)
+        return bool(
+            p.ZH_SCOPE.search(plain) and p.ZH_DIRECTIVE.search(plain) and not p.ZH_TASK.search(plain) and not asks
+        )
     if any(scope.search(plain) and asked.search(plain) for scope, asked in p.OTHERS) and not plain.endswith("?"):
         return True
     if p.STANDING.search(plain) or p.STEADY.search(plain):
@@ -50,11 +61,17 @@ def _carries(plain, in_task):
     if not scope or not p.DIRECTIVE.search(plain):
         return False
     if plain.endswith("?"):
-        asked = regex.search(r"\b(?:can|could|would|will) you\b|\byou (?:can|could|must|should|will)\b", plain, regex.I)
+        asked = regex.search(
+            r"\b(?:can|could|would|will) you\b|\byou (?:can|could|must|should|will)\b", plain, regex.I
+        )
         return bool(asked and regex.search(r"now on|going forward|every|each|all your|throughout", scope[0], regex.I))
     if _MAKING.search(plain):
         return False
-    loose = regex.match(r"(?:every|each|all|any)\b(?!.*\byour\b)|(?:every|each|any) ?time|whenever|whatever|regardless|no matter", scope[0], regex.I)
+    loose = regex.match(
+        r"(?:every|each|all|any)\b(?!.*\byour\b)|(?:every|each|any) ?time|whenever|whatever|regardless|no matter",
+        scope[0],
+        regex.I,
+    )
     return not (loose and (in_task or p.TASK.search(plain)))
 
 
@@ -79,7 +96,10 @@ def says_only_rule(text):
     if not carried:
         return False
     rest = [(s, plain) for s, plain in _sentences(text) if s not in carried and not _FILLER.match(s)]
-    asks = any(plain.endswith(("?", "？")) or p.QUESTION.search(plain) or p.TASK.search(plain) or p.ZH_TASK.search(plain) for _, plain in rest)
+    asks = any(
+        plain.endswith(("?", "？")) or p.QUESTION.search(plain) or p.TASK.search(plain) or p.ZH_TASK.search(plain)
+        for _, plain in rest
+    )
     return not asks and len(text) <= 4 * _LONG
 
 
@@ -108,8 +128,10 @@ def _words(text):
     return {w for w in regex.findall(r"[\p{L}\p{N}]{3,}|\p{Han}", text.casefold())} - _COMMON
 
 
-_COMMON = set("the you your all and any with for stop use using please rule rules instruction instructions about anymore forget ignore "
-              "cancel drop every each now from not don that this need have longer answers answer replies reply responses response in 不 用 再 了 要 的 别".split())
+_COMMON = set(
+    "the you your all and any with for stop use using please rule rules instruction instructions about anymore forget ignore "
+    "cancel drop every each now from not don that this need have longer answers answer replies reply responses response in 不 用 再 了 要 的 别".split()
+)
 
 
 def _cancelled(rules, sentence):
@@ -140,7 +162,12 @@ def update(rules, text, im="sentences", im_update="replace", found=None):
                     kept.remove(rule)
                     changes.append(Change("cancel", sentence, rule))
                 if gone or not _carries(plain, False) or _only_ends(plain):
-                    new = [n for n in new if _key(n) != _key(sentence) and (_key(sentence) not in _key(n) or len(n) > len(sentence) + 20)]
+                    new = [
+                        n
+                        for n in new
+                        if _key(n) != _key(sentence)
+                        and (_key(sentence) not in _key(n) or len(n) > len(sentence) + 20)
+                    ]
     for rule in new:
         if any(_key(rule) == _key(k) for k in kept):
             changes.append(Change("duplicate", rule))
@@ -184,4 +211,10 @@ def combine(rules_say, text, log_odds=None):
     """
     if rules_say or log_odds is None:
         return rules_say
-    return log_odds > 2.0 and len(text) <= _LONG and "?" not in text and bool(p.DIRECTIVE.search(text)) and not p.TASK.search(text)
+    return (
+        log_odds > 2.0
+        and len(text) <= _LONG
+        and "?" not in text
+        and bool(p.DIRECTIVE.search(text))
+        and not p.TASK.search(text)
+    )

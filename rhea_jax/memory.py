@@ -49,7 +49,7 @@ def compress(cfg, params, adapters, tokens_WP, length_W):
     Shapes: latents_WMD float32, standardised by the adapters' constants; length_W counts text and frame tokens, 0 to P - M.
     Paper: section 3.2, Eq. 1.
     """
-    M, (W, P) = adapters.mem.shape[0], tokens_WP.shape
+    M, P = adapters.mem.shape[0], tokens_WP.shape[1]
     slot = jnp.arange(P) - length_W[:, None]
     latent = jnp.where((slot >= 0) & (slot < M), slot, -1)
     x = embed_hybrid(params.embed, adapters.mem[None], jnp.where(slot < 0, tokens_WP, 0), latent)

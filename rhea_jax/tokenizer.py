@@ -130,7 +130,7 @@ class Tokenizer:
 
     def split(self, literal):
         """A literal of the template cut at its control tokens: str for text, int for an id."""
-        out = []
+        out, name = [], ""
         for i, part in enumerate(self._pattern.split(literal)):
             if i % 2 == 0:
                 out.append(part.lstrip() if i and self.control[name][2] else part)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from configs.chat import get_config
-from infer.session import Session, _Counter, load_backbone, load_verdict, split_thought
+from infer.backbone import load_backbone, load_verdict
+from infer.session import Session, _Counter, split_thought
 from infer.store import Store
 from rhea_jax import generate, memory
 from rhea_jax.config import from_dict
