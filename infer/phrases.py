@@ -26,6 +26,8 @@ SCOPE = _any(
     r"\b(?:starting )?from (?:now|here|this (?:point|moment|message|turn)|today|then)\b(?: on(?:wards?)?| forward| out| in)?",
     r"\bnow on(?:wards?)?\b",
     r"\bgoing forward\b",
+    r"\b(?:starting|beginning) (?:right )?(?:now|today|with (?:this|the next|your next))\b",
+    r"\b(?:all|every|each|any)(?: of)? my (?:future |next )?(?:questions?|prompts?|requests?|messages?)\b",
     r"\bhence(?:forth|forward)\b",
     r"\bhereafter\b",
     r"\bfrom here on\b",
@@ -50,7 +52,7 @@ SCOPE = _any(
     r"\bas long as (?:we|I)\b",
     r"\bas we (?:keep|go|continue|talk|chat)\b",
     r"\b(?:until|till|unless) (?:I|we|the end|told|otherwise|further notice)\b",
-    r"\bwhenever\b",
+    r"\bwhenever\b(?! (?:possible|necessary|needed|appropriate|applicable))",
     r"\b(?:every|each|any) ?time\b",
     r"\bif (?:you(?:'re|’re| are)|I(?:'m|’m| am)?|you) ever\b",
     r"\b(?:no matter|regardless of) (?:what|how|which|whether|the)\b",
@@ -71,6 +73,7 @@ STEADY = _any(
     rf"^{_PLEASE}{_DO}\b.{{0,120}}\b(?:always|ever|every ?time|permanently|consistently)\b[.! ]*$",
     rf"^{_PLEASE}I (?:always|never|only) (?:want|need|read|speak|use|like|accept)\b",
     r"^always in \w+",
+    rf"^{_PLEASE}I(?:'d|’d| would)? (?:want|need|like) you to (?:always|never|only)\b",
     rf"^{_PLEASE}(?:don(?:'|’)t|do not) ever\b",
     r"^your (?:answers|replies|responses|messages) (?:should|must|need to|have to) (?:all|always|only|never)\b",
 )
@@ -79,6 +82,7 @@ DIRECTIVE = _any(
     rf"(?:^|[,;:–—-] ?|\b(?:and|so|then|but|please|also|just|to|not) ){_PLEASE}(?:always |never |only |just )?{_DO}\b",
     r"\byou(?:r \w+(?: \w+)?)? (?:must|should|will|shall|can(?:not)?|could|may|might|are to|are going to|need(?: to)?|have to|had better|ought|only|always|never|kept|used|stuck|wrote|gave|spoke)\b",
     r"\byou(?:'ll|’ll)\b",
+    r"\byou(?:'re|’re| are) (?:an?|my|the)\b",
     r"\b(?:whenever|every ?time|each time|if|when|while) (?:you|we)\b",
     rf"\b(?:on|forward|henceforth|onwards?),? (?:please )?{_DO}\b",
     rf"\b{_REPLY}(?: of yours)? (?:\w+ )?(?:must|should|shall|may|need(?:s)?|are|is|has|have|comes?|be|can(?:not)?|will|ought)\b",
@@ -93,7 +97,7 @@ DIRECTIVE = _any(
 )
 # Set up by their very words, without any scope.
 STANDING = _any(
-    rf"^{_PLEASE}(?:you (?:can|may|must|should|will) )?(?:call|address|refer to|greet|name) me (?!an? |back|when|later|tomorrow|on |at )(?:as |by |with )?\S",
+    rf"^{_PLEASE}(?:you (?:can|may|must|should|will|are to|have to) )?(?:call|address|refer to|greet|name) me (?!an? |back|when|later|tomorrow|on |at )(?:as |by |with )?\S",
     r"\b(?:please|and|you (?:can|may|should|must)) (?:call|address|refer to|greet) me (?:as |by |only )?\S",
     rf"^{_PLEASE}(?:treat|consider) me (?:as|like)\b",
     rf"^{_PLEASE}(?:I(?:'ll| will|’ll) call you|your (?:new )?name is)\b",
@@ -122,7 +126,7 @@ ONCE = _any(
 )
 # Work of its own: "each answer" then speaks of what is to be made, not of the replies.
 TASK = _any(
-    rf"^{_PLEASE}(?:can you |could you |would you |I want you to |I need you to |help me )?(?:generate|create|write|draft|compose|make|give me|design|develop|produce|list|come up with|rewrite|summari[sz]e|translate|build|complete|solve|evaluate|critique|classify|answer the|invent|plan|suggest|describe|explain)\b",
+    rf"^{_PLEASE}(?:can you |could you |would you |I want you to |I need you to |help me )?(?:generate|create|write|draft|compose|make (?:me )?(?:an?|the|some|up)|give me|design|develop|produce|list|come up with|rewrite|summari[sz]e|translate|build|complete|solve|evaluate|critique|classify|answer the|invent|plan|suggest|describe|explain)\b",
 )
 QUESTION = _any(
     rf"^{_PLEASE}(?:who|what|when|where|why|how|which|whose|is|are|was|were|do|does|did|has|have|had|can|could|would|will|should|if|in what|tell me|explain|describe|give me|write|list|name|translate|summari[sz]e|compare|show me|help me|draft|create|generate|find|solve|calculate|recommend|suggest)\b"
@@ -141,7 +145,7 @@ ZH_SCOPE = _any(
     r"(?:对话|聊天)(?:中|里|期间)",
 )
 ZH_DIRECTIVE = _any(
-    r"请|务必|必须|不要|不得|不许|不准|不用|不能|别(?!人|的)|禁止|避免|要(?!求|是|点)|都(?:用|以|得|要|请|别|不|写|加|给|是|尽量)?",
+    r"请|务必|必须|不要|不得|不许|不准|不用|不能|别(?!人|的)|禁止|避免|要(?!求|是|点)|都(?:用|以|得|要|请|别|不|写|加|给|是|尽量|必|只)",
     r"用\S{1,12}(?:回答|回复|写|说|交流|来|语)",
     r"叫我|称呼|扮演|记住|控制在|使用|写成|加上|以\S{1,14}(?:开头|开始|结尾|结束)|回答我|回复我|只(?:能|用|回|准|需)|保持|尽量|你的?(?:名字|身份|角色)?(?:叫|就?是)|先(?:说|写|给|用|问|列)",
 )
@@ -160,7 +164,7 @@ OTHERS = [
     (
         _any(
             r"\b(?:à|a) partir de maintenant\b",
-            r"\b(?:désormais|dorénavant)\b",
+            r"\b(?:désormais|dorénavant|par la suite|à l['’]avenir)\b",
             r"\bdans (?:toutes|chacune de|tous|chaque)\b.{0,25}\b(?:réponses?|messages?)\b",
             r"\b(?:chaque|toutes tes|toutes vos) réponses?\b",
             r"\bpour (?:le reste|la suite) de (?:la|notre|cette) (?:conversation|discussion)\b",
@@ -241,13 +245,15 @@ OTHERS = [
     ),
     (
         _any(
-            r"앞으로|이제부터|지금부터|이후로?|(?:모든|매|각) ?(?:답변|대답|답|응답|메시지)|매번|항상|언제나|(?:이|우리) ?(?:대화|채팅)(?:에서|동안| 내내| 전체)|계속해서"
+            r"앞으로(?!의)|이제부터|지금부터|이후로?|(?:모든|매|각) ?(?:답변|대답|답|응답|메시지)|매번|항상|언제나|(?:이|우리) ?(?:대화|채팅)(?:에서|동안| 내내| 전체)|계속해서"
         ),
         _any(
             r"주세요|주십시오|해 ?줘|하세요|하십시오|해라|마세요|말아|말 것|할 것|불러|바랍니다|부탁|써 ?줘|달아|말해"
         ),
     ),
 ]
+
+TRANSLATE = _any(r"^(?:tradu\w+|übersetze?\w*|переведи\w*)\b", r"翻訳|번역")
 
 # Kinds of rule, told by what they are about.
 _LANGUAGES = r"(?:english|french|german|spanish|italian|portuguese|russian|chinese|mandarin|japanese|korean|arabic|hindi|latin|dutch|polish|turkish|swedish|greek|punjabi|bulgarian|hebrew|vietnamese|thai|ukrainian|français|deutsch|español|italiano|英文|英语|中文|汉语|法语|德语|日语|日文|韩语|俄语|西班牙语|繁体|简体|文言文|粤语|日本語|英語|한국어|영어)"

@@ -53,7 +53,9 @@ def _carries(plain, in_task):
         return bool(
             p.ZH_SCOPE.search(plain) and p.ZH_DIRECTIVE.search(plain) and not p.ZH_TASK.search(plain) and not asks
         )
-    if any(scope.search(plain) and asked.search(plain) for scope, asked in p.OTHERS) and not plain.endswith("?"):
+    if any(scope.search(plain) and asked.search(plain) for scope, asked in p.OTHERS) and not (
+        plain.endswith("?") or p.TRANSLATE.search(plain)
+    ):
         return True
     if p.STANDING.search(plain) or p.STEADY.search(plain):
         return not (plain.endswith("?") and p.QUESTION.search(plain))
