@@ -12,6 +12,7 @@ from pathlib import Path
 
 from absl import app, flags
 from ml_collections import config_flags
+from wcwidth import wcswidth
 
 from infer import commands, transfer
 from infer.store import Store, folder
@@ -140,14 +141,17 @@ class Chat:
 
     def ask(self, text):
         """One turn: the reply streams, then a quiet line says what was recalled."""
-        streams = not FLAGS.json
         self._stop, thinking = False, [None]
+        lines = Lines(self.out.width if self.interactive else None)
 
         def say(piece, thought=False):
             thinking[0] and thinking[0].stop()
             thinking[0] = None
-            if streams:
-                self.out.print(_CONTROL.sub("", piece), end="", style="dim" if thought else None, markup=False)
+            show(lines.feed(_CONTROL.sub("", piece)), thought)
+
+        def show(text, thought=False):
+            if not FLAGS.json and text:
+                self.out.print(text, end="", style="dim" if thought else None, markup=False)
                 self.out.file.flush()
 
         def stop(*_):
@@ -165,6 +169,7 @@ class Chat:
         if FLAGS.json:
             print(json.dumps(turn.record(), ensure_ascii=False), flush=True)
             return
+        show(lines.rest())
         self.out.print()
         self._report(turn)
 
@@ -181,6 +186,39 @@ class Chat:
             self.note(f"the reply reached chat.max_new ({self.session.chat.max_new} tokens)")
         if self.interactive:
             self.note(status_line(turn))
+
+
+class Lines:
+    """Breaks streamed text between words at the terminal's width; a word is held back until its end is known."""
+
+    _UNIT = re.compile(r"\s|[\u2e80-\uffef]|[^\s\u2e80-\uffef]+")
+
+    def __init__(self, width):
+        self.width, self.column, self.held = width, 0, ""
+
+    def feed(self, piece):
+        """What can be shown of the text so far."""
+        if self.width is None:
+            return piece
+        units = self._UNIT.findall(self.held + piece)
+        self.held = units.pop() if units and not units[-1].isspace() and ord(units[-1][0]) < 0x2E80 else ""
+        return "".join(map(self._place, units))
+
+    def rest(self):
+        """The word that was held back."""
+        held, self.held = self.held, ""
+        return self._place(held) if held else ""
+
+    def _place(self, unit):
+        if unit == "\n":
+            self.column = 0
+            return unit
+        wide = max(0, wcswidth(unit))
+        if self.column and self.column + wide > self.width:
+            self.column = 0 if unit.isspace() else wide
+            return "\n" if unit.isspace() else "\n" + unit
+        self.column = (self.column + wide) % self.width if wide > self.width else self.column + wide
+        return unit
 
 
 def status_line(turn):

@@ -174,3 +174,13 @@ def test_two_processes_never_share_a_session(env, model_folder):
     first.wait()
     assert code == 2 and "in use by another process" in err
     assert run(env, "--session", "one", "--prompt", "hello", model=model_folder)[0] == 0
+
+
+def test_lines_break_between_words_and_lose_nothing():
+    from infer.chat import Lines
+
+    lines = Lines(10)
+    shown = "".join(lines.feed(p) for p in ("one tw", "o thr", "ee four\nfi", "ve 你好你好你好 x", "yz")) + lines.rest()
+    assert shown == "one two \nthree four\nfive 你好\n你好你好 \nxyz"
+    plain = Lines(None)
+    assert plain.feed("any thing") == "any thing" and plain.rest() == ""
