@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -67,7 +68,9 @@ def generation(b, context, new, rounds):
     from rhea_jax import assets, generate
     from rhea_jax.memory import Hybrid
 
+    warnings.simplefilter("ignore", FutureWarning)  # of the peer's own making
     transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
     path = assets.resolve("smollm2-135m")
     peer = transformers.AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32, attn_implementation="sdpa").eval()
     torch.set_num_threads(os.cpu_count())
@@ -109,6 +112,7 @@ def turn_at(b, file, at, new, rounds):
     import jax.numpy as jnp
     import numpy as np
 
+    from infer.lexical import Index, words
     from rhea_jax import context, generate, memory
 
     conv = json.loads(Path(file).read_text(encoding="utf-8").splitlines()[0])["conv"]
@@ -164,9 +168,14 @@ def turn_at(b, file, at, new, rounds):
             out, cache = generate.prefill(b.model, b.params, None, x, at_BT[:, i : i + chat.chunk], cache)
         kept[0] = decode(out, cache, len(full), None)
 
-    best = interleaved(rounds, rea=rea, re_read=re_read, keep_kv=keep_kv)
-    return {"turn_rea_s": best["rea"], "turn_full_reread_s": best["re_read"], "turn_full_kv_kept_s": best["keep_kv"],
-            "turn_speedup": best["re_read"] / best["rea"], "turn_tokens_rea": rea(), "turn_tokens_full": len(full)}
+    index = Index()
+    index.change([words(f"{e.user} {e.reply}") for e in exchanges])
+    as_in_chat = np.zeros_like(level)
+    as_in_chat[[*np.argsort(-index.scores(words(question)), kind="stable")[: m.top], at - 2]] = memory.RAW
+    best = interleaved(rounds, rea=rea, rea_chat=lambda: rea(as_in_chat), re_read=re_read, keep_kv=keep_kv)
+    return {"turn_rea_s": best["rea"], "turn_rea_chat_levels_s": best["rea_chat"], "turn_full_reread_s": best["re_read"],
+            "turn_full_kv_kept_s": best["keep_kv"], "turn_speedup": best["re_read"] / best["rea"], "turn_tokens_rea": rea(),
+            "turn_tokens_rea_chat": rea(as_in_chat), "turn_tokens_full": len(full)}
 
 
 def retrieval(b, rounds):
@@ -214,6 +223,10 @@ def main():
     file = args.data and Path(args.data) / "mt_bench_plus/secom_example.jsonl"
     if file and file.exists():
         result |= turn_at(b, file, 60, 128, args.rounds - 1)
+    from rhea_jax import generate, memory
+
+    result["executables"] = sum(f._cache_size() for f in (generate.compress_step, generate.embed_step, generate.prefill, generate.first,
+                                                          generate.decode, memory.scores))
     result["peak_gib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     result = {k: round(v, 3) if isinstance(v, float) else v for k, v in result.items()}
     if args.json:

@@ -125,13 +125,11 @@ def _put(latents, owner, new_WMD, owner_W, at):
 
 def store(bank, latents_WMD, exchange):
     """A bank that also holds the windows of one exchange; the old bank's buffers are given up."""
-    need, size = bank.count + len(latents_WMD), len(bank.owner)
-    latents, owner = bank.latents, bank.owner
-    if need > size:
-        grow = max(size, 1 << (need - 1).bit_length()) - size if need > 2 * size else size
-        latents = jnp.pad(latents, ((0, grow), (0, 0), (0, 0)))
-        owner = jnp.pad(owner, (0, grow), constant_values=-1)
-    for window in latents_WMD:  # one at a time: one executable for any number of windows
-        latents, owner = _put(latents, owner, window[None], jnp.full(1, exchange, jnp.int32), bank.count)
-        bank = bank.replace(count=bank.count + 1)
+    need, grow = bank.count + len(latents_WMD), 0
+    while len(bank.owner) + grow < need:
+        grow += len(bank.owner) + grow
+    latents = jnp.pad(bank.latents, ((0, grow), (0, 0), (0, 0))) if grow else bank.latents
+    owner = jnp.pad(bank.owner, (0, grow), constant_values=-1) if grow else bank.owner
+    for n, window in enumerate(latents_WMD):  # one at a time: one executable for any number of windows
+        latents, owner = _put(latents, owner, window[None], jnp.full(1, exchange, jnp.int32), bank.count + n)
     return Bank(latents=latents, owner=owner, count=need)
