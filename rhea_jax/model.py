@@ -204,7 +204,7 @@ def _run_layers(step, x, layers, *per_layer):
     """Runs `step(x, layer, ...) -> (x, new)` through all layers, scanned or unrolled by the form of `layers`."""
     if not isinstance(layers, tuple):
         return jax.lax.scan(lambda x, at: step(x, *at), x, (layers, *per_layer))
-    out = []
+    out, step = [], jax.jit(step)  # traced once for all layers, inlined by the compiler
     for i, layer in enumerate(layers):
         x, new = step(x, layer, *jax.tree.map(lambda a: a[i], list(per_layer), is_leaf=lambda a: isinstance(a, tuple)))
         out.append(new)
