@@ -1,5 +1,6 @@
 """BM25 over stored exchanges: how a chat recalls while its compressor is untrained."""
 
+import numpy as np
 import regex
 
 # Han, kana and Hangul have no blanks between words: overlapping pairs of characters stand in for them.
@@ -31,12 +32,11 @@ class Index:
 
     def scores(self, query):
         """The score of each document for a list of words, float32 numpy, 0 where nothing matches."""
-        import bm25s
-        import numpy as np
-
         if not any(self.documents) or not query:
             return np.zeros(len(self.documents), np.float32)
         if self._ranker is None:
+            import bm25s  # half a second that a first message need not wait for
+
             self._ranker = bm25s.BM25()
             self._ranker.index(self.documents, show_progress=False)
         return np.asarray(self._ranker.get_scores(query), np.float32)
