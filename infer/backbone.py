@@ -57,6 +57,9 @@ def load_backbone(config, offline=False, shape_given=False):
     if adapters is None and mem.score != "bm25":
         adapters = init_adapters(model, mem, params, jax.random.key(0))
     chat = replace(config.chat, context=min(config.chat.context, model.positions // config.chat.chunk * config.chat.chunk))
+    if generate.room(chat) < chat.chunk:
+        raise ValueError(f"chat.max_new is {chat.max_new}; allowed: at most {chat.context - chat.chunk} with chat.context "
+                         f"{chat.context} and chat.chunk {chat.chunk}")
     if mem.system == "latent" and not config.adapters:
         raise ValueError("memory.system is 'latent', which needs trained adapters; allowed without them: 'text'")
     config = replace(config, model=model, memory=mem, chat=chat, dtype=dtype)

@@ -1,6 +1,10 @@
-"""A terminal chat with role-aware memory: `python -m infer.chat`."""
+"""A terminal chat with role-aware memory: `python -m infer.chat`.
+
+Where input is no terminal, each line of it is a message (or a command), and the replies go to the output.
+"""
 
 import contextlib
+import dataclasses
 import json
 import os
 import re
@@ -10,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from absl import app, flags
+from absl import flags
 from ml_collections import config_flags
 from wcwidth import wcswidth
 
@@ -21,7 +25,8 @@ from rhea_jax.startup import prepare
 
 _CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 FLAGS = flags.FLAGS
-config_flags.DEFINE_config_file("config", None, "a file with get_config(); --config.memory.tau_low=.4 overrides a field")
+config_flags.DEFINE_config_file("config", None, "a file with get_config(), by default configs/smollm2_135m.py, with --model "
+                                "configs/chat.py; --config.memory.tau_low=.4 overrides a field")
 flags.DEFINE_string("model", None, "smollm2-135m, a folder with safetensors, a .gguf file, or a hub id")
 flags.DEFINE_string("adapters", None, "a folder with trained adapters for this model")
 flags.DEFINE_string("recognizer", None, "a model whose verdict is added to the rules that recognize instructions")
@@ -29,6 +34,7 @@ flags.DEFINE_string("session", None, "the session to begin or to continue")
 flags.DEFINE_string("prompt", None, "answer this one message and leave")
 flags.DEFINE_string("system", None, "the system message")
 flags.DEFINE_string("import", None, "a conversation to begin with: our export, ShareGPT, or role/content messages")
+flags.DEFINE_bool("help", False, "this text", short_name="h")
 flags.DEFINE_bool("json", False, "print one JSON record per turn")
 flags.DEFINE_bool("offline", False, "never ask the network")
 
@@ -40,6 +46,8 @@ def read_flags(argv):
     if not any(re.match(r"--?config(=|$)", a) for a in argv):
         named = any(re.match(r"--?model(=|$)", a) for a in argv)
         argv = [argv[0], f"--config={_CONFIGS / ('chat.py' if named else 'smollm2_135m.py')}", *argv[1:]]
+    for arg in argv:
+        _check_field(arg)
     try:
         rest = FLAGS(argv)
         if len(rest) > 1:
@@ -54,6 +62,24 @@ def read_flags(argv):
     return configs.from_dict(values)
 
 
+def _check_field(arg):
+    """Raises ValueError for --config.x.y=... where there is no such field: ml_collections names only what it has not."""
+    if not (found := re.match(r"--?config\.([\w.]+)", arg)):
+        return
+    at = configs.Config()
+    for name in found[1].split("."):
+        known = [f.name for f in dataclasses.fields(at)] if dataclasses.is_dataclass(at) else []
+        if name not in known:
+            raise ValueError(f"--config.{found[1]} is not a field; allowed" + (f" for {name!r}: {', '.join(known)}" if known else f": nothing behind {at!r}"))
+        at = getattr(at, name)
+
+
+def usage():
+    """What `--help` prints."""
+    ours = FLAGS.flags_by_module_dict()[FLAGS.find_module_defining_flag("prompt")]
+    return "\n".join([__doc__, *(f"  --{f.name:<11} {f.help}" for f in sorted(ours, key=lambda f: f.name) if "." not in f.name)])
+
+
 class Chat:
     """One run of the program: a backbone, the session at hand, and how to talk to the user."""
 
@@ -61,7 +87,8 @@ class Chat:
         from rich.console import Console
 
         self.interactive, self.history = interactive, None
-        self.out, self.err = Console(highlight=False, soft_wrap=True), Console(stderr=True, highlight=False, soft_wrap=True)
+        form = {"highlight": False, "emoji": False, "soft_wrap": not interactive}
+        self.out, self.err = Console(**form), Console(stderr=True, **form)
         self._stop = False
         self._scratch = contextlib.ExitStack()
         self.session = None
@@ -132,15 +159,21 @@ class Chat:
         """Asks yes or no; no where nobody can be asked."""
         if not self.interactive:
             return False
-        return self.out.input(f"{question} [y/N] ", markup=False).strip().lower() in ("y", "yes", "j", "是")
+        try:
+            return self.out.input(f"{question} [y/N] ", markup=False).strip().lower() in ("y", "yes", "j", "是")
+        except (KeyboardInterrupt, EOFError):
+            raise ValueError("stopped; nothing was changed") from None
 
     def unremember(self, texts):
         """Takes messages out of the input history, on disk too."""
         if self.history is not None:
-            forget_input(self.history, texts)
+            try:
+                forget_input(self.history, texts)
+            except OSError as error:
+                raise ValueError(f"{self.history} can't be rewritten ({error.strerror}): the message is still in it") from None
 
-    def ask(self, text):
-        """One turn: the reply streams, then a quiet line says what was recalled."""
+    def ask(self, text, again=False):
+        """One turn: the reply streams, then a quiet line says what was recalled.  again: the last message, anew."""
         self._stop, thinking = False, [None]
         lines = Lines(self.out.width if self.interactive else None)
 
@@ -150,9 +183,13 @@ class Chat:
             show(lines.feed(_CONTROL.sub("", piece)), thought)
 
         def show(text, thought=False):
-            if not FLAGS.json and text:
-                self.out.print(text, end="", style="dim" if thought else None, markup=False)
-                self.out.file.flush()
+            if FLAGS.json or not text:
+                return
+            if self.interactive:
+                self.out.print(text, end="", style="dim" if thought else None, markup=False, soft_wrap=True)
+            else:
+                sys.stdout.write(text)
+            sys.stdout.flush()
 
         def stop(*_):
             self._stop = True
@@ -162,16 +199,19 @@ class Chat:
             if self.interactive:
                 thinking[0] = self.err.status("…")
                 thinking[0].start()
-            turn = self.session.turn(text, say, lambda: self._stop)
+            stopped = lambda: self._stop  # noqa: E731
+            turn = self.session.retry(say, stopped) if again else self.session.turn(text, say, stopped)
         finally:
             thinking[0] and thinking[0].stop()
             signal.signal(signal.SIGINT, before)
         if FLAGS.json:
             print(json.dumps(turn.record(), ensure_ascii=False), flush=True)
-            return
-        show(lines.rest())
-        self.out.print()
-        self._report(turn)
+        else:
+            show(lines.rest())
+            print(flush=True)
+            self._report(turn)
+        if self._stop and not self.interactive:
+            raise KeyboardInterrupt
 
     def _report(self, turn):
         for note in turn.notes:
@@ -181,7 +221,7 @@ class Chat:
             word = {"add": "rule added", "replace": "rule replaced", "cancel": "rule ended", "duplicate": "rule already known"}[c.op]
             self.note(f"{word}: {c.old if c.op == 'cancel' else c.rule}{old} — /undo takes it back")
         if turn.ended == "interrupted":
-            self.note("stopped; what there is of the reply is kept, /undo removes it" if turn.stored else "stopped before the first word; nothing is stored")
+            self.note("stopped; what there is of the reply is kept, /undo removes it" if turn.stored else "stopped before the first word; nothing has changed")
         if turn.ended == "limit":
             self.note(f"the reply reached chat.max_new ({self.session.chat.max_new} tokens)")
         if self.interactive:
@@ -226,8 +266,8 @@ def status_line(turn):
     count = {level: sum(r[2] == level for r in turn.recall) for level in ("raw", "latent", "user", "omitted")}
     named = [f"{count['raw']} raw", *([f"{count['latent']} latent"] if count["latent"] else []),
              *([f"{count['user']} question only"] if count["user"] else []), f"{count['omitted']} left out"]
-    speed = turn.new_tokens / max(turn.seconds["decode"], 1e-9)
-    return f"recalled: {', '.join(named)} · rules: {len(turn.instructions)} · {turn.prompt_tokens} tokens in, {turn.new_tokens} out, {speed:.0f} a second"
+    speed = f", {turn.speed:.0f} a second" if turn.speed else ""
+    return f"recalled: {', '.join(named)} · rules: {len(turn.instructions)} · {turn.prompt_tokens} tokens in, {turn.new_tokens} out{speed}"
 
 
 def forget_input(path, texts):
@@ -236,13 +276,15 @@ def forget_input(path, texts):
 
     texts = {t.strip() for t in texts}
     kept = [s for s in FileHistory(str(path)).load_history_strings() if s.strip() not in texts] if path.exists() else []
-    part = path.with_suffix(".part")
-    part.touch(0o600)
-    part.write_text("")
-    rewritten = FileHistory(str(part))
-    for s in reversed(kept):
-        rewritten.store_string(s)
-    os.replace(part, path)
+    part = path.with_suffix(f".{os.getpid()}.part")
+    try:
+        part.touch(0o600)
+        rewritten = FileHistory(str(part))
+        for s in reversed(kept):
+            rewritten.store_string(s)
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def on_terminal(chat):
@@ -251,11 +293,16 @@ def on_terminal(chat):
     from prompt_toolkit.history import FileHistory
     from prompt_toolkit.key_binding import KeyBindings
 
+    class History(FileHistory):
+        def store_string(self, string):
+            with contextlib.suppress(OSError):  # a full disk is no reason to stop talking
+                super().store_string(string)
+
     chat.history = folder().parent / "history"
     chat.history.touch(0o600)
     keys = KeyBindings()
     keys.add("escape", "enter")(lambda event: event.current_buffer.insert_text("\n"))
-    made = lambda: PromptSession("> ", history=FileHistory(str(chat.history)), key_bindings=keys)  # noqa: E731
+    made = lambda: PromptSession("> ", history=History(str(chat.history)), key_bindings=keys)  # noqa: E731
     prompt, seen = made(), chat.history.stat().st_ino
     while True:
         try:
@@ -270,8 +317,10 @@ def on_terminal(chat):
             answer(chat, text)
         except EOFError:
             return 0
+        except KeyboardInterrupt:
+            chat.note("stopped")
         except ValueError as error:
-            chat.err.print(f"error: {error}", style="red", markup=False)
+            chat.err.print(_CONTROL.sub("", f"error: {error}"), style="red", markup=False)
         if chat.history.stat().st_ino != seen:
             prompt, seen = made(), chat.history.stat().st_ino
 
@@ -291,15 +340,13 @@ def on_lines(chat, lines):
     code = 0
     for line in lines:
         text = line.rstrip("\r\n")
-        if not text.strip():
-            continue
         try:
             answer(chat, text)
         except EOFError:
             break
         except ValueError as error:
             code = 2
-            print(f"error: {error}", file=sys.stderr)
+            print(_CONTROL.sub("", f"error: {error}"), file=sys.stderr)
             if FLAGS.json:
                 print(json.dumps({"user": text, "error": str(error)}, ensure_ascii=False), flush=True)
     return code
@@ -319,9 +366,14 @@ def main(argv):
     interactive = False
     chat = None
     try:
+        for n, stream in enumerate(("stdin", "stdout", "stderr")):
+            if getattr(sys, stream) is None:  # closed by whoever started us
+                setattr(sys, stream, open(os.devnull, "w" if n else "r"))
+            getattr(sys, stream).reconfigure(encoding="utf-8", errors="replace")
         config = read_flags(argv)
-        for stream in (sys.stdin, sys.stdout, sys.stderr):
-            stream.reconfigure(encoding="utf-8", errors="replace")
+        if FLAGS.help:
+            print(usage())
+            return 0
         interactive = sys.stdin.isatty() and sys.stdout.isatty() and FLAGS.prompt is None and not FLAGS.json
         prepare()
         import jax
@@ -331,26 +383,29 @@ def main(argv):
         b = chat.backbone
         chat.note(f"{b.config.weights}, {b.config.dtype} on {jax.default_backend()}, context {b.config.chat.context}"
                   + (f"; session {chat.session.store.name!r}; /help" if interactive else ""))
-        if FLAGS.prompt is not None:
-            chat.ask(FLAGS.prompt)
-            return 0
-        return on_terminal(chat) if interactive else on_lines(chat, sys.stdin)
+        if interactive:
+            return on_terminal(chat)
+        return on_lines(chat, [FLAGS.prompt] if FLAGS.prompt is not None else (line for line in sys.stdin if line.strip()))
     except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(_CONTROL.sub("", f"error: {error}"), file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return 130
     except RuntimeError as error:
         if (line := out_of_memory(error)) is None:
             raise
         print(f"error: {line}", file=sys.stderr)
         return 2
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left in its buffer goes nowhere
+        if isinstance(error, BrokenPipeError):
+            return 0
+        print(f"error: the output can't be written: {error.strerror or error}", file=sys.stderr)
+        return 2
     finally:
         if chat:
             chat.close()
 
 
 if __name__ == "__main__":
-    app.define_help_flags()
     sys.exit(main(sys.argv))

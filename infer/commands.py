@@ -6,17 +6,19 @@ from infer import store as stores
 from infer import transfer
 from rhea_jax import context
 
-HELP = """/why [prompt]           each exchange with score and level in the last turn; `prompt` shows the exact prompt
-/memory                 the stored exchanges; /memory show N, /memory pin N, /memory unpin N, /memory forget N
-/instructions           the rules in force; add TEXT, edit N TEXT, remove N, history
-/forget N               deletes exchange N for good, from every file
-/undo                   takes the last exchange back, with what it did to the rules
-/retry                  answers the last message again
-/system [TEXT]          shows or sets the system message; `/system -` goes back to the model's own
-/sessions               all sessions; /load NAME continues one, /save NAME copies this one
-/export FILE            this session as JSON Lines
-/stats                  tokens and seconds of this session
-/quit                   leaves; so does Ctrl-D.  Ctrl-C stops a reply and keeps what there is of it
+HELP = """/why            each exchange with score and level in the last turn
+/why prompt     the exact prompt; a \\ marks a text that looks like a control token
+/memory         the stored exchanges; show N, pin N, unpin N, forget N
+/instructions   the rules in force; add TEXT, edit N TEXT, remove N, history
+/forget N       deletes exchange N for good, from every file
+/undo           takes the last exchange back, with what it did to the rules
+/retry          answers the last message again (greedy decoding: the same way)
+/system [TEXT]  shows or sets the system message; - goes back to the model's own
+/sessions       all sessions; /load NAME continues one, /save NAME copies this
+/export FILE    this session as JSON Lines
+/stats          tokens and seconds of this session
+/quit           leaves; so does Ctrl-D
+Ctrl-C stops a reply and keeps what there is of it; Esc Enter starts a new line.
 A message that begins with // is sent with one slash less."""
 
 
@@ -44,7 +46,7 @@ def why(chat, rest):
     lines = [f"score: {m.score}, {rule}; the latest {m.recent} always raw" if m.recent else f"score: {m.score}, {rule}"]
     texts = {e.id: e.user for e in chat.session.exchanges}
     lines += [f"{i:>4}  {'     -' if score is None else f'{score:6.3f}'}  {level:<8} {_line(texts.get(i, ''))}" for i, score, level in turn.recall]
-    lines += [f"rule  {r}" for r in turn.instructions]
+    lines += [f"rule  {r}" + "  (over memory.im_cap: not in the prompt)" * (r in turn.unseen) for r in turn.instructions]
     return "\n".join(lines + [f"prompt: {turn.prompt_tokens} tokens; /why prompt shows it"])
 
 
@@ -107,10 +109,9 @@ def undo(chat, rest):
 
 
 def retry(chat, rest):
-    gone = chat.session.undo()
-    if gone is None:
+    if not chat.session.exchanges:
         return "nothing to retry"
-    chat.ask(gone.user)
+    chat.ask(chat.session.exchanges[-1].user, again=True)
     return ""
 
 
@@ -125,27 +126,31 @@ def sessions(chat, rest):
 
 
 def save(chat, rest):
+    if not rest:
+        raise ValueError("/save needs a name for the copy")
     chat.session.store.copy(rest)
     return f"copied to session {rest!r}; this one goes on"
 
 
 def load(chat, rest):
+    if not rest:
+        raise ValueError("/load needs the name of a session; /sessions lists them")
     chat.open(rest, create=False)
-    return f"session {rest!r}: {len(chat.session.exchanges)} exchanges, {len(chat.session.rules)} rules"
+    return f"session {rest!r}: {_count(chat.session.exchanges, 'exchange')}, {_count(chat.session.rules, 'rule')}"
 
 
 def export(chat, rest):
     if not rest:
         raise ValueError("/export needs a file name")
-    return f"{transfer.export(chat.session.store, rest)} lines written to {rest}"
+    return f"{transfer.export(chat.session.store, rest)} exchanges and rules written to {rest}"
 
 
 def stats(chat, rest):
     turns = [e.info for e in chat.session.exchanges if e.info]
     levels = Counter(r["level"] for t in turns for r in t.get("recall", []))
-    lines = [f"{len(chat.session.exchanges)} exchanges, {len(chat.session.rules)} rules, "
+    lines = [f"{_count(chat.session.exchanges, 'exchange')}, {_count(chat.session.rules, 'rule')}, "
              f"{sum(t.get('prompt_tokens', 0) for t in turns)} prompt and {sum(t.get('new_tokens', 0) for t in turns)} new tokens",
-             "recalled: " + (", ".join(f"{n} {level}" for level, n in sorted(levels.items())) or "nothing yet")]
+             "recalled in all turns: " + (", ".join(f"{n} {level}" for level, n in sorted(levels.items())) or "nothing yet")]
     if chat.session.last:
         lines.append("last turn: " + ", ".join(f"{k} {v:.2f} s" for k, v in chat.session.last.seconds.items()))
     return "\n".join(lines)
@@ -159,6 +164,10 @@ def _number(text):
     if not text.isdecimal():
         raise ValueError(f"{text!r} is no number of an exchange or rule")
     return int(text)
+
+
+def _count(things, name):
+    return f"{len(things)} {name}{'s' * (len(things) != 1)}"
 
 
 def _line(text, width=60):

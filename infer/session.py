@@ -1,5 +1,6 @@
 """One conversation with two memories: recognize, score, recall, build, generate, store (the turn of DESIGN's figure)."""
 
+import contextlib
 import time
 from dataclasses import dataclass, field
 
@@ -28,7 +29,8 @@ class Turn:
     user: str
     reply: str = ""
     thought: str = ""
-    instructions: tuple = ()
+    instructions: tuple = ()  # the rules in force,
+    unseen: tuple = ()  # and those of them that the cap keeps out of the prompt
     changes: tuple = ()
     recall: list = field(default_factory=list)  # (exchange id, score, level name)
     prompt_tokens: int = 0
@@ -38,6 +40,7 @@ class Turn:
     plan: context.Plan | None = None
     ended: str = "end"  # end, limit, stop string or interrupted
     stored: bool = False
+    speed: float | None = None  # new tokens a second, without the first block, which may have had to compile
 
     def record(self):
         """The turn as plain values, the record of `--json`."""
@@ -106,8 +109,8 @@ class Session:
 
     @property
     def key(self):
-        """What sampling draws from in the next turn: the seed and how many exchanges there are."""
-        return jax.random.fold_in(jax.random.key(self.chat.seed), len(self.exchanges))
+        """What sampling draws from in the next turn: the seed and the number that its exchange will have."""
+        return jax.random.fold_in(jax.random.key(self.chat.seed), self.store.next_id())
 
     def _compress(self, text):
         """Latents of a text's windows, one call a window, so that few executables serve every length."""
@@ -145,7 +148,8 @@ class Session:
         clock("compress")
         turn.plan = self._recall(turn, shown, query)
         clock("retrieve")
-        self._answer(turn, say, stopped, clock)
+        with contextlib.suppress(_Stopped):
+            self._answer(turn, say, stopped, clock)
         if turn.ended == "interrupted" and _BLANK.fullmatch(turn.reply):
             self.last = turn
             return turn
@@ -163,19 +167,18 @@ class Session:
 
     def _capped(self, rules, turn):
         """The rules that go into the prompt: the newest within memory.im_cap tokens; what falls out is named beforehand."""
-        sizes = [len(self.backbone.tokenizer.encode(r)) for r in rules]
-        kept, total = [], 0
-        for rule, size in reversed(list(zip(rules, sizes))):
-            if total + size > self.memory.im_cap:
-                break
-            kept.insert(0, rule)
-            total += size
-        out = rules[: len(rules) - len(kept)]
+        kept, out, total, cap = [], [], 0, self.memory.im_cap
+        for rule in reversed(rules):
+            size = len(self.backbone.tokenizer.encode(rule))
+            fits = total + size <= cap
+            (kept if fits else out).insert(0, rule)
+            total += size * fits
         if out:
-            turn.notes.append(f"instructions are over memory.im_cap ({self.memory.im_cap} tokens): the {len(out)} oldest are kept "
-                              f"but not in the prompt, first {out[0][:60]!r}")
-        elif total > 0.8 * self.memory.im_cap and len(rules) > 1:
-            turn.notes.append(f"instructions take {total} of {self.memory.im_cap} tokens; the next to fall out is {rules[0][:60]!r}")
+            turn.notes.append(f"rules are over memory.im_cap ({cap} tokens); in force but not in the prompt: "
+                              + ", ".join(repr(r[:60]) for r in out[:8]) + f" and {len(out) - 8} more" * (len(out) > 8))
+        elif total > 0.8 * cap and len(rules) > 1:
+            turn.notes.append(f"rules take {total} of {cap} tokens; the next to fall out is {rules[0][:60]!r}")
+        turn.unseen = tuple(out)
         return kept
 
     def score(self, text, query=None):
@@ -204,7 +207,7 @@ class Session:
             if self.exchanges[e].pinned or (m.keep_first and e == 0):
                 level[e] = RAW
         episodic = [e for e in range(E) if self.exchanges[e].episodic]
-        level[episodic[len(episodic) - m.recent :] if m.recent else []] = RAW
+        level[episodic[max(0, len(episodic) - m.recent) :]] = RAW
         return level
 
     def _recall(self, turn, rules, query):
@@ -252,9 +255,15 @@ class Session:
 
     def _answer(self, turn, say, stopped, clock):
         """Generates, splits thoughts from the reply, and hands both on as they come."""
+        def between():
+            if stopped():
+                turn.ended = "interrupted"
+                raise _Stopped
+
         b, turn.prompt_tokens = self.backbone, len(turn.plan)
-        counted = _Counter(generate.generate(b.model, b.params, b.gen, self.chat, turn.plan.hybrid, self._bank.latents, b.tokenizer.ends, self.key),
-                           b.tokenizer.ends, stopped, lambda: clock("prefill"))
+        blocks = generate.generate(b.model, b.params, b.gen, self.chat, turn.plan.hybrid, self._bank.latents, b.tokenizer.ends,
+                                   self.key, between)
+        counted = _Counter(blocks, b.tokenizer.ends, stopped, lambda: clock("prefill"))
         said = thought = 0
         whole = ""
         for piece in b.tokenizer.stream(counted):
@@ -274,7 +283,7 @@ class Session:
                 break
         if len(turn.reply) > said:
             say(turn.reply[said:], False)
-        turn.new_tokens, turn.ended = counted.count, counted.ended or "limit"
+        turn.new_tokens, turn.ended, turn.speed = counted.count, counted.ended or "limit", counted.speed()
         clock("decode")
         if not turn.reply.strip():
             turn.notes.append("the model ended its reply at once" if turn.ended == "end" else "the reply is empty")
@@ -297,6 +306,24 @@ class Session:
             self._rows.append((0, 0))
 
     # --- edits ---
+
+    def retry(self, say=lambda piece, thought=False: None, stopped=lambda: False):
+        """Answers the last message again; the new exchange takes the old one's place only once it is stored.  None: no exchange."""
+        try:
+            with self.store.transaction():
+                if (gone := self.undo()) is None:
+                    return None
+                turn = self.turn(gone.user, say, stopped)
+                if not turn.stored:
+                    raise _Stopped
+                self.pin(self.exchanges[-1].id, gone.pinned)
+        except BaseException as error:
+            self.reload()
+            if not isinstance(error, _Stopped):
+                raise
+        else:
+            self.store.scrub()
+        return turn
 
     def undo(self):
         """Takes the last exchange back, with what it did to the rules; None if there is none."""
@@ -334,18 +361,30 @@ class Session:
         self.rules = tuple(rules)
 
 
+class _Stopped(Exception):
+    """The user stopped a reply of which nothing is kept."""
+
+
 class _Counter:
-    """Passes blocks of ids on, counts them, drops the ending id, and notes why they ended."""
+    """Passes blocks of ids on, counts and times them, drops the ending id, and notes why they ended."""
 
     def __init__(self, blocks, ends, stopped, first):
         self.blocks, self.ends, self.stopped, self.first = blocks, ends, stopped, first
-        self.count, self.ended = 0, None
+        self.count, self.ended, self.seen = 0, None, []
+
+    def speed(self):
+        """Tokens a second from the second block on, None before there are any."""
+        if len(self.seen) < 3:
+            return None
+        (start, before), (stop, count) = self.seen[1], self.seen[-1]
+        return (count - before) / (stop - start)
 
     def __iter__(self):
         for n, ids in enumerate(self.blocks):
             if n == 0:
                 self.first()
             self.count += len(ids)
+            self.seen.append((time.perf_counter(), self.count))
             if len(ids) and int(ids[-1]) in self.ends:
                 self.ended, ids = "end", ids[:-1]
             yield ids

@@ -149,7 +149,7 @@ class Store:
         for leftover in ("part", *(f"v{n}" for n in range(1, VERSION))):  # of a process that was killed
             self.path.with_suffix(f".{leftover}").unlink(missing_ok=True)
         if self.get("unscrubbed"):
-            self._scrub()
+            self.scrub()
 
     def _check(self):
         """Makes a new file a session, an older session a current one; reads it all, so that damage shows."""
@@ -247,6 +247,11 @@ class Store:
         """All exchanges in order."""
         rows = self._rows("SELECT id, user, reply, episodic, pinned, made, info FROM exchanges ORDER BY id")
         return [Exchange(i, u, r, bool(e), bool(p), m, json.loads(f)) for i, u, r, e, p, m, f in rows]
+
+    def next_id(self):
+        """The number that the next exchange will have; no number is ever given twice."""
+        row = self._rows("SELECT seq FROM sqlite_sequence WHERE name = 'exchanges'")
+        return (row[0][0] if row else 0) + 1
 
     def rules(self):
         """Texts of the rules in force, in their order."""
@@ -388,9 +393,9 @@ class Store:
             for sql, *values in statements:
                 db.execute(sql, values)
             db.execute("INSERT OR REPLACE INTO meta VALUES ('unscrubbed', 'true')")
-        self._scrub()
+        self.scrub()
 
-    def _scrub(self):
+    def scrub(self):
         """Rewrites the file, so that no page holds anything else; what went is zeroed already.
 
         On a full disk `get("unscrubbed")` stays true; what was deleted is deleted, so that is no error.

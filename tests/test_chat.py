@@ -57,6 +57,7 @@ def test_a_session_goes_on_with_adapters(env, model_folder, adapter_folder):
     (["--model", "org/name", "--offline"], "org/name: not in the local cache and --offline is set"),
     (["--flag-that-is-none"], "flag-that-is-none"),
     (["hello"], "'hello' is no flag"),
+    (["--config.chat.nosuch=1"], "--config.chat.nosuch is not a field; allowed for 'nosuch': context, chunk"),
 ])
 def test_a_wrong_flag_is_one_line_and_exit_2(env, args, said):
     code, out, err = run(env, *args)
@@ -76,6 +77,33 @@ def test_wrong_files_are_one_line_and_exit_2(env, model_folder, tmp_path):
         assert len(err.splitlines()) <= 2
 
 
+def test_help_closed_streams_and_a_full_output(env, model_folder):
+    code, out, err = run(env, "--help")
+    assert code == 0 and "--adapters" in out and err == ""
+    command = [sys.executable, "-m", "infer.chat", "--model", str(model_folder), *SMALL, "--prompt", "hello"]
+    for redirect, code in ((">&-", 0), ("2>&-", 0), ("<&-", 0), (">/dev/full", 2)):
+        done = subprocess.run(["bash", "-c", f'"$@" {redirect}', "bash", *command], env=env, capture_output=True, timeout=240)
+        assert done.returncode == code and b"Traceback" not in done.stderr, (redirect, done.stderr.decode())
+    assert b"the output can't be written" in done.stderr
+
+
+def test_a_prompt_is_read_like_a_line(env, model_folder):
+    assert run(env, "--prompt", "/memory", model=model_folder)[1] == "no exchanges yet\n"
+    assert json.loads(run(env, "--prompt", "//x\ty", "--json", model=model_folder)[1])["user"] == "/x\ty"
+    code, out, err = run(env, "--prompt", "", "--json", model=model_folder)
+    assert code == 2 and json.loads(out)["error"].startswith("the message is empty")
+
+
+def test_an_interrupt_ends_a_run_without_a_terminal(env, model_folder):
+    chat = subprocess.Popen([sys.executable, "-m", "infer.chat", "--model", str(model_folder), *SMALL], env=env, stdin=subprocess.PIPE,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    chat.stdin.write("/memory\n")
+    chat.stdin.flush()
+    chat.stdout.readline()
+    chat.send_signal(signal.SIGINT)
+    assert chat.wait(60) == 130 and "Traceback" not in chat.stderr.read()
+
+
 def test_a_bad_message_is_reported_and_the_rest_goes_on(env, model_folder):
     code, out, err = run(env, "--json", stdin="y" * 5000 + "\n/nonsense\nhello\n", model=model_folder)
     records = [json.loads(line) for line in out.splitlines()]
@@ -89,9 +117,9 @@ def test_commands_of_a_whole_conversation(env, model_folder, tmp_path):
              "/instructions remove 2", "/system You are a poet.", "/system", "/stats", f"/export {export}", "/sessions", "/save copy", "/load copy",
              "/retry", "/undo", "/forget 1", "/memory", "/quit", "never said"]
     code, out, _ = run(env, "--session", "s", stdin="\n".join(lines), model=model_folder)
-    assert code == 0 and "never said" not in out
+    assert code == 0 and "exchanges and rules written" in out and "never said" not in out
     for said in ("/retry", "score: bm25", "<|im_start|>user\nMy cat is called Tom.<|im_end|>", "always recalled whole", "1  Always answer in rhyme.",
-                 "rule 2 changed", "Be very brief.", "system message: You are a poet.", "lines written", "* s", "session 'copy': 3 exchanges, 1 rules", "its rule stays"):
+                 "rule 2 changed", "Be very brief.", "system message: You are a poet.", "* s", "session 'copy': 3 exchanges, 1 rule", "its rule stays"):
         assert said in out, said
     written = [json.loads(line) for line in export.read_text().splitlines()]
     assert [w.get("user") for w in written[1:4]] == lines[1:4] and written[2]["pinned"] and {w["rule"]: w["gone"] is None for w in written[4:]} == {lines[1]: True, "Be brief.": False, "Be very brief.": False}

@@ -46,6 +46,9 @@ def test_the_bridge_to_flags_loses_nothing():
     ("memory.layout", "wide", "memory.layout is .wide.; allowed: auto, table13, turns"),
     ("chat.context", 1000, "chat.context is 1000; allowed: a multiple of chat.chunk"),
     ("chat.top_p", 1.5, "chat.top_p is 1.5; allowed: 0 to 1"),
+    ("chat.max_new", 0, "chat.max_new is 0; allowed: at least 1"),
+    ("chat.temperature", 1e-40, "allowed: 0 .greedy. or 0.01 to 10"),
+    ("chat.stop", ("x", ""), "chat.stop holds an empty text"),
     ("model.kv_heads", 5, "allowed: a multiple of model.kv_heads"),
     ("dtype", "int3", "config.dtype is 'int3'; allowed: auto, float32"),
 ])

@@ -1,6 +1,7 @@
 """The backbone: caches, padding, windows and adapters never change what one plain call computes."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -127,3 +128,17 @@ def test_a_name_promises_a_shape(tiny):
     cfg, _, params, _ = tiny
     with pytest.raises(ValueError, match=r"forward: at_BT has shape \(1, 5\)"):
         forward(cfg, params, None, params.embed[ids((1, 6))], positions(1, 5))
+
+
+def test_the_gradient_by_hand_is_that_of_autodiff():
+    shapes = {"x": (2, 5, 6), "w": (6, 7), "a": (6, 3), "b": (3, 7)}
+    parts = {n: jax.random.normal(jax.random.key(i), s) for i, (n, s) in enumerate(shapes.items())}
+
+    def loss(project, parts):
+        return jnp.sum(jnp.sin(project(parts["x"], parts["w"], (parts["a"], parts["b"]), 0.7)))
+
+    def plain(x, w, lora, scale):
+        return x @ w + scale * (x @ lora[0] @ lora[1])
+
+    ours, theirs = (jax.value_and_grad(functools.partial(loss, f))(parts) for f in (m.project, plain))
+    jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-4), ours, theirs)

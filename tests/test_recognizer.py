@@ -81,6 +81,16 @@ def test_one_message_with_a_rule_and_a_question():
     assert r.extract(text, "whole") == [text] and r.says_only_rule("From now on, call me Ann. Thanks!")
 
 
+@pytest.mark.parametrize("text, rule", [
+    ("My password is 7. From now on answer in French.", "From now on answer in French."),
+    ("My name is Ann and my dog is Rex. Always answer in French.", "Always answer in French."),
+    ("Thanks! From now on:\n- be brief\n- use JSON", "From now on:\n- be brief\n- use JSON"),
+])
+def test_facts_beside_a_rule_stay_out_of_it(text, rule):
+    assert r.extract(text)[0].endswith(rule) and "password" not in r.extract(text)[0]
+    assert r.says_only_rule(text) == text.startswith("Thanks")
+
+
 def test_a_rule_with_a_long_document_enters_without_it():
     document = "The river rose all night. People always fear the water. " * 60
     text = f"From now on, answer in two sentences.\n\n{document}"

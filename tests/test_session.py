@@ -133,6 +133,14 @@ def test_many_rules_never_fill_the_window(plain, store):
     assert 0 < len(shown) < 20 and len(turn.instructions) == 200 and any("over memory.im_cap" in n for n in turn.notes)
 
 
+def test_one_rule_over_the_cap_does_not_take_the_others_with_it(plain, store):
+    s = Session(with_memory(plain, im_cap=60), store)
+    s.set_rules(["Be brief.", "x" * 200, "Be kind."])
+    turn = s.turn("hello")
+    assert [i for kind, i, *_ in turn.plan.spans if kind == "rule"] == [0, 1] and turn.unseen == ("x" * 200,)
+    assert any("not in the prompt: 'xxx" in n for n in turn.notes)
+
+
 @pytest.mark.parametrize("text", ["", "  \n", "\u200b\u2060", "\ufeff"])
 def test_an_empty_message_leaves_no_trace(plain, store, text):
     with pytest.raises(ValueError, match="the message is empty"):
@@ -163,6 +171,49 @@ def test_a_stopped_reply_is_kept_as_far_as_it_came(plain, store):
     turn = s.turn("hello", stopped=lambda: calls.append(0) or len(calls) > 1)
     assert turn.ended == "interrupted"
     assert turn.stored == bool(turn.reply.strip()) and len(store.exchanges()) == turn.stored
+
+
+def test_a_stop_during_the_prompt_changes_nothing(plain, store):
+    turn = Session(plain, store).turn("hello", stopped=lambda: True)
+    assert turn.ended == "interrupted" and not turn.stored and turn.reply == "" and store.exchanges() == []
+
+
+def test_a_retry_draws_anew_and_takes_the_place_of_the_old_reply(plain, store):
+    chat = dataclasses.replace(plain.config.chat, temperature=2.0)
+    s = Session(dataclasses.replace(plain, config=dataclasses.replace(plain.config, chat=chat)), store)
+    s.turn("From now on, answer in German.")
+    s.pin(1)
+    before, rules = s.exchanges[0], s.rules
+    turn = s.retry()
+    assert turn.stored and turn.reply != before.reply and s.rules == rules
+    assert [(e.user, e.pinned) for e in store.exchanges()] == [(before.user, True)] and store.get("unscrubbed") is None
+
+
+def test_a_retry_that_fails_leaves_all_as_it_was(plain, store):
+    s = Session(plain, store)
+    assert s.retry() is None
+    s.turn("From now on, answer in German.")
+    s.pin(1)
+    held = store.exchanges(), s.rules
+    assert not s.retry(stopped=lambda: True).stored
+    assert (store.exchanges(), s.rules) == held and s.exchanges == held[0]
+    s.chat = dataclasses.replace(s.chat, context=64, max_new=56)
+    with pytest.raises(ValueError, match="the message takes"):
+        s.retry()
+    assert (store.exchanges(), s.rules) == held and s.exchanges == held[0]
+
+
+def test_more_recent_than_there_are(trained, store):
+    s = Session(with_memory(trained, recent=5, tau_low=1.0, tau_high=1.0), store)
+    for i in range(4):
+        store.commit(f"u{i}", f"b{i}", [])
+    s.exchanges = store.exchanges()
+    assert s.levels(np.zeros(4)).tolist() == [RAW] * 4
+
+
+def test_no_room_for_a_prompt_is_refused_at_the_start(model_folder):
+    with pytest.raises(ValueError, match="chat.max_new is 1020; allowed: at most 960 with chat.context 1024"):
+        backbone(model_folder, max_new=1020)
 
 
 def test_forget_and_pin(trained, store):

@@ -182,6 +182,19 @@ def test_broken_files_are_named(tmp_path):
     file.rename(tmp_path / "pytorch_model.bin")
     with pytest.raises(ValueError, match="a pickle .pytorch_model.bin. is never opened"):
         weights.load(tmp_path, model)
+    for text, said in (("[]", "holds a list"), ("3", "holds a int")):
+        (tmp_path / "config.json").write_text(text)
+        with pytest.raises(ValueError, match=said):
+            weights.read_config(tmp_path)
+    make("llama_gqa_tied", tmp_path)
+    for field, value in (("num_attention_heads", 0), ("hidden_size", "wide"), ("rope_parameters", 3)):
+        make("llama_gqa_tied", tmp_path)
+        edit(tmp_path, **{field: value})
+        with pytest.raises(ValueError, match="config.json: a field of its config has an impossible value"):
+            weights.read_config(tmp_path)
+    (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": [1]}')
+    with pytest.raises(ValueError, match="weight_map is"):
+        weights.load(tmp_path, model)
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ValueError, match="config.json is no JSON"):
         weights.read_config(tmp_path)
@@ -206,6 +219,11 @@ def test_adapters_round_trip_and_refuse_strangers(tiny, tmp_path):
     assert card["layout"] == "turns" and card["latents"] == memory.latents and again.gen.scale == adapters.gen.scale
     for a, b in zip(jax.tree.leaves(adapters), jax.tree.leaves(again)):
         np.testing.assert_array_equal(a, b)
+    for changed in ({"rank": None}, {"alpha": "two"}, {"latents": 0}):
+        (tmp_path / "bad").mkdir(exist_ok=True)
+        (tmp_path / "bad/card.json").write_text(json.dumps(card | changed))
+        with pytest.raises(ValueError, match="card.json: .* allowed: a number above 0"):
+            weights.load_adapters(tmp_path / "bad", model)
     other = dataclasses.replace(model, width=40, head_dim=10)
     with pytest.raises(ValueError, match="made for base .*; mem has shape .*; center has shape .*cmp.q.a has shape"):
         weights.load_adapters(tmp_path, other, "0" * 16)
