@@ -1,10 +1,10 @@
 """A terminal chat with role-aware memory: `python -m infer.chat`.
 
-Where input is no terminal, each line of it is a message (or a command), and the replies go to the output.
+Where input is no terminal, each line of it is a message (or a command), and the replies go to the output.  Without --config
+it is configs/smollm2_135m.py, with --model configs/chat.py.
 """
 
 import contextlib
-import dataclasses
 import json
 import os
 import re
@@ -15,18 +15,15 @@ import time
 from pathlib import Path
 
 from absl import flags
-from ml_collections import config_flags
 from wcwidth import wcswidth
 
 from infer import commands, transfer
 from infer.store import Store, folder
 from rhea_jax import config as configs
+from rhea_jax.flags import FLAGS, read, usage
 from rhea_jax.startup import prepare
 
 _CONFIGS = Path(__file__).resolve().parent.parent / "configs"
-FLAGS = flags.FLAGS
-config_flags.DEFINE_config_file("config", None, "a file with get_config(), by default configs/smollm2_135m.py, with --model "
-                                "configs/chat.py; --config.memory.tau_low=.4 overrides a field")
 flags.DEFINE_string("model", None, "smollm2-135m, a folder with safetensors, a .gguf file, or a hub id")
 flags.DEFINE_string("adapters", None, "a folder with trained adapters for this model")
 flags.DEFINE_string("recognizer", None, "a model whose verdict is added to the rules that recognize instructions")
@@ -34,7 +31,6 @@ flags.DEFINE_string("session", None, "the session to begin or to continue")
 flags.DEFINE_string("prompt", None, "answer this one message and leave")
 flags.DEFINE_string("system", None, "the system message")
 flags.DEFINE_string("import", None, "a conversation to begin with: our export, ShareGPT, or role/content messages")
-flags.DEFINE_bool("help", False, "this text", short_name="h")
 flags.DEFINE_bool("json", False, "print one JSON record per turn")
 flags.DEFINE_bool("offline", False, "never ask the network")
 
@@ -43,41 +39,13 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # would let a reply com
 
 def read_flags(argv):
     """The Config that the command line asks for.  Raises: ValueError naming the flag or field, its value, what is allowed."""
-    if not any(re.match(r"--?config(=|$)", a) for a in argv):
-        named = any(re.match(r"--?model(=|$)", a) for a in argv)
-        argv = [argv[0], f"--config={_CONFIGS / ('chat.py' if named else 'smollm2_135m.py')}", *argv[1:]]
-    for arg in argv:
-        _check_field(arg)
-    try:
-        rest = FLAGS(argv)
-        if len(rest) > 1:
-            raise ValueError(f"{rest[1]!r} is no flag; --help lists them, a message goes behind --prompt")
-        values = dict(FLAGS.config)
-    except (flags.Error, AttributeError, KeyError, TypeError, OSError, SyntaxError, ImportError) as error:
-        raise ValueError("--config: " + " ".join(str(error).replace("\\'", "").split())) from None
+    named = any(re.match(r"--?model(=|$)", a) for a in argv)
+    values = read(argv, _CONFIGS / ("chat.py" if named else "smollm2_135m.py"))
     if FLAGS.model:
         values["weights"] = FLAGS.model
     if FLAGS.adapters:
         values["adapters"] = FLAGS.adapters
     return configs.from_dict(values)
-
-
-def _check_field(arg):
-    """Raises ValueError for --config.x.y=... where there is no such field: ml_collections names only what it has not."""
-    if not (found := re.match(r"--?config\.([\w.]+)", arg)):
-        return
-    at = configs.Config()
-    for name in found[1].split("."):
-        known = [f.name for f in dataclasses.fields(at)] if dataclasses.is_dataclass(at) else []
-        if name not in known:
-            raise ValueError(f"--config.{found[1]} is not a field; allowed" + (f" for {name!r}: {', '.join(known)}" if known else f": nothing behind {at!r}"))
-        at = getattr(at, name)
-
-
-def usage():
-    """What `--help` prints."""
-    ours = FLAGS.flags_by_module_dict()[FLAGS.find_module_defining_flag("prompt")]
-    return "\n".join([__doc__, *(f"  --{f.name:<11} {f.help}" for f in sorted(ours, key=lambda f: f.name) if "." not in f.name)])
 
 
 class Chat:
@@ -372,7 +340,7 @@ def main(argv):
             getattr(sys, stream).reconfigure(encoding="utf-8", errors="replace")
         config = read_flags(argv)
         if FLAGS.help:
-            print(usage())
+            print(usage(__doc__, "adapters", "import", "json", "model", "offline", "prompt", "recognizer", "session", "system"))
             return 0
         interactive = sys.stdin.isatty() and sys.stdout.isatty() and FLAGS.prompt is None and not FLAGS.json
         prepare()

@@ -12,13 +12,22 @@ _CHOICES = {
     "layout": ("auto", "table13", "turns"),
     "system": ("text", "latent"),
     "im": ("whole", "sentences"),
+    "form": ("append", "spread", "mean"),
+    "schedule": ("constant", "cosine"),
+    "remat": ("none", "dots", "layers"),
+    "recall": ("latent", "mixed"),
+    "targets": ("one", "all"),
     "im_update": ("union", "replace"),
     "dtype": ("auto", "float32", "bfloat16", "float16"),
 }
 
 
+class OutOfRange(ValueError):
+    """A field with a value that is not allowed."""
+
+
 def _check(config, **allowed):
-    """Raises ValueError for the first field outside `allowed`: name -> (lowest, highest), either may be None."""
+    """Raises OutOfRange for the first field outside `allowed`: name -> (lowest, highest), either may be None."""
     where = type(config).__name__.lower()
     for name, choices in _CHOICES.items():
         if hasattr(config, name) and getattr(config, name) not in choices:
@@ -29,7 +38,7 @@ def _check(config, **allowed):
             continue
         if not ((low is None or value >= low) and (high is None or value <= high)):
             allow = f"at least {low}" if high is None else f"at most {high}" if low is None else f"{low} to {high}"
-            raise ValueError(f"{where}.{name} is {value}; allowed: {allow}")
+            raise OutOfRange(f"{where}.{name} is {value}; allowed: {allow}")
 
 
 @dataclass(frozen=True)
@@ -77,6 +86,7 @@ class Memory:
     """Both memories. Defaults: the paper, sections 3.2-3.5 and A.1."""
 
     latents: int = 8  # M, per window
+    form: str = "append"  # how latents are made: memory.compress
     rank: int = 16
     alpha: float = 32.0
     window: int = 512  # P: text, its two frame tokens and M
@@ -130,6 +140,49 @@ class Chat:
 
 
 @dataclass(frozen=True)
+class Train:
+    """Training of the adapters. Defaults: the paper, section A.2; what it leaves open is plain."""
+
+    data: str | None = None  # a folder that train.curate wrote; None: the default source, curated at first use
+    out: str = "runs/rhea"  # checkpoints, curves, adapters
+    seed: int = 0
+    batch: int = 128  # samples an optimizer step
+    epochs: int = 2
+    hours: float | None = None  # stop after so long, the schedule being over the epochs all the same
+    lr: float = 1e-5
+    lr_cmp: float | None = None  # of cmp and mem; None: lr
+    schedule: str = "constant"  # after the warm-up: constant, or cosine down to 0
+    warmup: int = 0  # optimizer steps
+    clip: float | None = None  # norm of the whole gradient at most
+    decay: float = 0.01  # of matrices only
+    shapes: tuple[tuple[int, int, int, int, int], ...] = ((1, 2048, 1024, 4, 512), (1, 4096, 1024, 8, 512), (1, 8192, 1024, 16, 512))
+    # of micro-steps: rows of prompts, their positions, targets, rows of windows, their positions; both are packed; the last holds the most
+    longest: int = 1024  # targets of one sample, the rest of a longer reply is not trained on
+    remat: str = "layers"  # recomputed in the backward pass: none, dots (all but matrix products), layers (all but their inputs)
+    one_by_one: bool = False  # compress window by window: slower, less memory
+    standardise: bool = False  # latents by their mean and deviation per dimension, measured before training
+    recall: str = "latent"  # levels of the history in samples: all latent, or mixed as in the chat
+    targets: str = "one"  # turns of a session that are samples: one drawn per epoch, or all
+    distill: float = 0.0  # share of the loss that is KL to the bare backbone, which reads the raw history
+    contrast: float = 0.0  # weight of the retrieval term
+    temperature: float = 0.05  # of the retrieval term's cosines
+    save_minutes: float = 10.0
+    keep: int = 2  # latest checkpoints, besides the best
+    eval_steps: int = 50
+    eval_sessions: int = 16
+
+    def __post_init__(self):
+        _check(self, batch=(1, None), epochs=(1, None), hours=(0, None), lr=(0, 1), lr_cmp=(0, 1), warmup=(0, None), clip=(0, None),
+               decay=(0, 1), distill=(0, 1), contrast=(0, None), temperature=(1e-3, 10), save_minutes=(0, None), keep=(1, None), longest=(1, None),
+               eval_steps=(1, None), eval_sessions=(0, None), seed=(0, 2**32 - 1))
+        for shape in self.shapes:
+            if len(shape) != 5 or not all(type(n) is int and n > 0 for n in shape):
+                raise ValueError(f"train.shapes has {shape}; allowed: five whole numbers above 0 each")
+        if not self.shapes:
+            raise ValueError("train.shapes is empty; allowed: at least one shape")
+
+
+@dataclass(frozen=True)
 class Config:
     """One experiment: whose weights, their shape, and how memory and chat behave."""
 
@@ -140,6 +193,7 @@ class Config:
     model: Model = field(default_factory=Model)
     memory: Memory = field(default_factory=Memory)
     chat: Chat = field(default_factory=Chat)
+    train: Train = field(default_factory=Train)
 
     def __post_init__(self):
         _check(self)
@@ -183,7 +237,7 @@ def from_dict(values, kind=Config):
         elif value is None and _optional(known[name]):
             pass
         elif typing.get_origin(hint) is tuple:
-            value = (value,) if isinstance(value, str) else tuple(value)
+            value = (value,) if isinstance(value, str) else tuple(tuple(v) if isinstance(v, list) else v for v in value)
         elif hint is float and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
         elif not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):

@@ -42,22 +42,53 @@ def embed_hybrid(embed_VD, latents_CMD, tokens_BT, latent_BT):
     return jnp.where((latent_BT >= 0)[..., None], rows[jnp.maximum(latent_BT, 0)], x_BTD)
 
 
-@shaped
 def compress(cfg, params, adapters, tokens_WP, length_W):
-    """Latents of windows of text: the last hidden states at M embeddings appended right after the text, padding after them.
+    """Latents of windows of text, one a row from its start: `compress_packed` in its simplest form.
 
-    Shapes: latents_WMD float32, standardised by the adapters' constants; length_W counts text and frame tokens, 0 to P - M.
-    Paper: section 3.2, Eq. 1.
+    Shapes: latents_WMD float32; length_W counts text and frame tokens, 0 to P - M.  Paper: section 3.2, Eq. 1.
     """
-    M, P = adapters.mem.shape[0], tokens_WP.shape[1]
-    slot = jnp.arange(P) - length_W[:, None]
-    latent = jnp.where((slot >= 0) & (slot < M), slot, -1)
-    x = embed_hybrid(params.embed, adapters.mem[None], jnp.where(slot < 0, tokens_WP, 0), latent)
-    at = jnp.where(slot < M, jnp.arange(P), -1)
-    h, _ = forward(cfg, params, adapters.cmp, x, at)
-    take = length_W[:, None] + jnp.arange(M)
-    h = jnp.take_along_axis(h, take[..., None], axis=1).astype(jnp.float32)
+    W, P = tokens_WP.shape
+    return compress_packed(cfg, params, adapters, tokens_WP, jnp.arange(W) * P, length_W)
+
+
+@shaped
+def compress_packed(cfg, params, adapters, tokens_RP, start_W, length_W, policy=None):
+    """Latents of windows of text that stand side by side in rows, each with M free positions behind it, by the adapters' form.
+
+    "append": the last hidden states at M embeddings appended right after the text, padding after them (the paper).
+    "spread": the same with the rotary positions of the M spread evenly over the text (Zhao et al., arXiv 2409.14364).
+    "mean": means of the text's own hidden states over M equal stretches (Feldman and Artzi, arXiv 2510.20797).
+    Shapes: latents_WMD float32, standardised by the adapters' constants; start_W into the flattened [R * P], R * P for a
+    window that is none; length_W counts text and frame tokens.
+    """
+    M, (R, P), form = len(adapters.mem), tokens_RP.shape, adapters.form
+    start_W, length_W = jnp.asarray(start_W), jnp.asarray(length_W)
+    flat, extra = jnp.arange(R * P), 0 if form == "mean" else M
+    inside = (flat >= start_W[:, None]) & (flat < (start_W + length_W + extra)[:, None])
+    window, held = jnp.argmax(inside, axis=0), inside.any(axis=0)
+    at = flat - start_W[window]
+    slot = at - length_W[window]
+    latent = jnp.where(held & (slot >= 0), slot, -1)
+    turn = jnp.where(latent >= 0, (slot + 1) * length_W[window] // M - 1, at) if form == "spread" else at
+    rows = lambda x: x.reshape(R, P)  # noqa: E731
+    x = embed_hybrid(params.embed, adapters.mem[None], jnp.where(rows(held & (slot < 0)), tokens_RP, 0), rows(latent))
+    h, _ = forward(cfg, params, adapters.cmp, x, rows(jnp.where(held, at, -1)), segment_BT=rows(window), turn_BT=rows(turn), policy=policy)
+    h = h.reshape(R * P, -1).astype(jnp.float32)
+    if extra:
+        h = h[jnp.minimum((start_W + length_W)[:, None] + jnp.arange(M), R * P - 1)]
+    else:
+        h = jnp.einsum("wmp,pd->wmd", _stretches(flat - start_W[:, None] - 1, length_W - 2, M), h)
     return (h - adapters.center) * adapters.spread
+
+
+def _stretches(at_WP, length_W, M):
+    """Weights [W, M, P] of the means over M equal stretches of each text, without the frame tokens around it.
+
+    A position at an edge counts by its share, so that no stretch of a short text is empty.
+    """
+    size = jnp.maximum(length_W, 1)[:, None, None] / M
+    edge, at = size * jnp.arange(M)[:, None], at_WP[:, None]
+    return jnp.clip(jnp.minimum(at + 1, edge + size) - jnp.maximum(at, edge), 0, 1) / size
 
 
 @functools.partial(jax.jit, static_argnames=("num_exchanges", "kind"))

@@ -1,5 +1,6 @@
 """The backbone as one function over pytrees: the same `forward` compresses, prefills, decodes and trains."""
 
+import dataclasses
 import functools
 import math
 
@@ -10,7 +11,9 @@ import numpy as np
 
 from rhea_jax.shapes import shaped
 
+FORMS = ("append", "spread", "mean")  # how latents are made, see memory.compress
 PROJECTIONS = ("q", "k", "v", "o", "gate", "up", "down")
+_FAR = 1 << 15  # positions of one of several texts in a row at most
 _KEY_BLOCK = 512  # slots of a cache per step of the softmax
 _QUERY_BLOCK = 512  # longer calls attend block by block, so that scores never take T x S at once
 
@@ -61,13 +64,14 @@ class Lora:
 
 @flax.struct.dataclass
 class Adapters:
-    """All that training changes, and the constants of the latents' standardisation (identity is the paper)."""
+    """All that training changes, and what latents are: their form and standardisation (append and identity are the paper)."""
 
     cmp: Lora | tuple[Lora, ...]
     gen: Lora | tuple[Lora, ...]
     mem: jax.Array  # [M, D] appended embeddings
     center: jax.Array  # [D] subtracted from latents,
     spread: jax.Array  # [D] which are then multiplied by this
+    form: str = flax.struct.field(pytree_node=False, default="append")  # one of FORMS
 
 
 @flax.struct.dataclass
@@ -158,7 +162,7 @@ def attend(q_BTNH, at_BT, memories, window=None):
 
     *caches, (k, v, at_k) = memories
     s = score(k, at_k)
-    top = s.max(-1, keepdims=True)
+    top = jax.lax.stop_gradient(s.max(-1, keepdims=True))
     e = jnp.exp(s - top)
     total, out = e.sum(-1, keepdims=True), _weigh(e, v)
     for cache in caches:
@@ -232,20 +236,28 @@ def _run_layers(step, x, layers, *per_layer):
 
 
 @shaped
-def forward(cfg, params, lora, x_BTD, at_BT, caches=()):
+def forward(cfg, params, lora, x_BTD, at_BT, caches=(), segment_BT=None, turn_BT=None, policy=None):
     """Runs the backbone over embeddings; an adapter is an argument, so one frozen base serves both roles.
 
     The T positions see every earlier position of the caches and of themselves; `append` writes what they leave.
+    segment_BT: several texts may stand side by side in a row, none sees another; each has its number and its own positions.
+    turn_BT: positions for the rotary angles, where they are not those of the mask.
+    policy: what of a layer's work is kept for the backward pass (jax.checkpoint_policies); None keeps all.
     Shapes: hidden_BTD after the final norm, and the new (k, v) in the cache's form, T slots; at_BT int32 positions, -1 for
     padding, which then touches no valid row.
     """
-    angle = at_BT[..., None].astype(jnp.float32) * rope_frequencies(cfg)
+    angle = (at_BT if turn_BT is None else turn_BT)[..., None].astype(jnp.float32) * rope_frequencies(cfg)
+    if segment_BT is not None:  # twice as far apart as a window reaches
+        at_BT = jnp.where(at_BT >= 0, at_BT + 2 * _FAR * segment_BT, -1)
+        cfg = dataclasses.replace(cfg, window=min(cfg.window or _FAR, _FAR))
     angles = jnp.cos(angle), jnp.sin(angle)
     held = [jnp.where(jnp.arange(c.position.shape[1]) < c.length, c.position, -1) for c in caches]
 
     def step(x, layer, lora, ks, vs):
         return _layer(cfg, layer, lora, x, angles, list(zip(ks, vs, held)), at_BT)
 
+    if policy is not None:
+        step = jax.checkpoint(step, policy=policy)
     x_BTD, new = _run_layers(step, x_BTD, params.layers, lora, [c.k for c in caches], [c.v for c in caches])
     return rms_norm(x_BTD, params.norm, cfg.norm_eps), new
 
@@ -309,7 +321,7 @@ def init_adapters(cfg, memory, params, key):
     k1, k2 = jax.random.split(key)
     mean = jnp.mean(params.embed.astype(jnp.float32), axis=0)
     return Adapters(cmp=lora(k1), gen=lora(k2), mem=jnp.tile(mean, (memory.latents, 1)),
-                    center=jnp.zeros(cfg.width), spread=jnp.ones(cfg.width))
+                    center=jnp.zeros(cfg.width), spread=jnp.ones(cfg.width), form=memory.form)
 
 
 def projection_shape(cfg, name):
@@ -317,6 +329,11 @@ def projection_shape(cfg, name):
     heads, kv = cfg.heads * cfg.head_dim, cfg.kv_heads * cfg.head_dim
     return {"q": (cfg.width, heads), "k": (cfg.width, kv), "v": (cfg.width, kv), "o": (heads, cfg.width),
             "gate": (cfg.width, cfg.mlp), "up": (cfg.width, cfg.mlp), "down": (cfg.mlp, cfg.width)}[name]
+
+
+def stack(tree):
+    """An unrolled tuple as one stacked tree: the form of files."""
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *tree) if isinstance(tree, tuple) else tree
 
 
 def unroll(tree):

@@ -14,8 +14,8 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from rhea_jax.config import Model, RopeScaling
-from rhea_jax.model import PROJECTIONS, Adapters, Layer, Lora, Params, projection_shape
+from rhea_jax.config import Model, OutOfRange, RopeScaling
+from rhea_jax.model import FORMS, PROJECTIONS, Adapters, Layer, Lora, Params, projection_shape
 
 # Our name -> the name in the file, with {} for the layer; the two formats differ in nothing else but q and k (see _halves).
 _HUGGING_FACE = {
@@ -48,7 +48,7 @@ def read_config(path):
     """
     try:
         return _config_of_gguf(path) if path.is_file() else _config_of_folder(path)
-    except (TypeError, AttributeError, ZeroDivisionError, OverflowError) as error:
+    except (TypeError, AttributeError, ZeroDivisionError, OverflowError, OutOfRange) as error:
         raise ValueError(f"{path}: a field of its config has an impossible value: {error}") from None
 
 
@@ -301,7 +301,7 @@ def fingerprint(model, params):
 
 def latents_fingerprint(base, adapters, memory):
     """What stored latents depend on: base, cmp, mem, standardisation, M and window, but not gen."""
-    digest = hashlib.sha256(f"{base} {memory.latents} {memory.window}".encode())
+    digest = hashlib.sha256(f"{base} {memory.latents} {memory.window} {adapters.form}".encode())
     cmp = adapters.cmp[0] if isinstance(adapters.cmp, tuple) else adapters.cmp
     for pair in (getattr(cmp, n) for n in PROJECTIONS):
         for x in pair:
@@ -324,7 +324,7 @@ def save_adapters(folder, adapters, card, dtype="bfloat16"):
             for part, x in zip("ab", getattr(getattr(adapters, which), name)):
                 tensors[f"{which}.{name}.{part}"] = np.asarray(x).astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
     rank = adapters.cmp.q[0].shape[-1]
-    card = {**card, "format": _FORMAT, "rank": rank, "alpha": adapters.cmp.scale * rank, "latents": len(adapters.mem), "dtype": dtype}
+    card = {**card, "format": _FORMAT, "rank": rank, "alpha": adapters.cmp.scale * rank, "latents": len(adapters.mem), "form": adapters.form, "dtype": dtype}
     for name, data in (("adapters.safetensors", safetensors.numpy.save(tensors)),
                        ("card.json", json.dumps(card, indent=1, ensure_ascii=False).encode())):
         part = folder / f"{name}.part"
@@ -341,12 +341,14 @@ def load_adapters(folder, model, base=None):
     card, file = read_json(folder / "card.json"), folder / "adapters.safetensors"
     if card.get("format") != _FORMAT:
         raise ValueError(f"{folder / 'card.json'}: format is {card.get('format')!r}; allowed: {_FORMAT}")
-    found, problems = _header(file), []
-    if base is not None and card.get("base") != base:
-        problems.append(f"made for base {card.get('base')}, this one is {base}")
     for name in ("rank", "latents", "alpha"):
         if type(card.get(name)) not in (int, float) or card[name] <= 0:
             raise ValueError(f"{folder / 'card.json'}: {name} is {card.get(name)!r}; allowed: a number above 0")
+    if (form := card.get("form", "append")) not in FORMS:
+        raise ValueError(f"{folder / 'card.json'}: form is {form!r}; allowed: {', '.join(FORMS)}")
+    found, problems = _header(file), []
+    if base is not None and card.get("base") != base:
+        problems.append(f"made for base {card.get('base')}, this one is {base}")
     rank, latents = card["rank"], card["latents"]
     wanted = {"mem": (latents, model.width), "center": (model.width,), "spread": (model.width,)}
     for which in ("cmp", "gen"):
@@ -361,4 +363,4 @@ def load_adapters(folder, model, base=None):
         get = lambda n: jnp.asarray(opened.get_tensor(n).astype(np.float32))  # noqa: E731
         loras = {w: Lora(**{n: (get(f"{w}.{n}.a"), get(f"{w}.{n}.b")) for n in PROJECTIONS}, scale=card["alpha"] / rank)
                  for w in ("cmp", "gen")}
-        return Adapters(**loras, **{n: get(n) for n in ("mem", "center", "spread")}), card
+        return Adapters(**loras, **{n: get(n) for n in ("mem", "center", "spread")}, form=form), card

@@ -131,3 +131,29 @@ def test_a_bank_grows_and_keeps_its_rows(sizes):
     assert bank.count == at and (len(bank.owner) & (len(bank.owner) - 1)) == 0
     np.testing.assert_array_equal(bank.latents[:at], rows)
     assert bank.owner[:at].tolist() == [e for e, n in enumerate(sizes) for _ in range(n)] and (bank.owner[at:] == -1).all()
+
+
+@pytest.mark.parametrize("form", ["append", "spread", "mean"])
+def test_packed_windows_are_those_of_one_row_each(tiny, form):
+    cfg, _, params, adapters = tiny
+    adapters, rng = adapters.replace(form=form), np.random.default_rng(2)
+    texts = [rng.integers(0, 96, n).astype(np.int32) for n in (9, 4, 11, 3)]
+    starts, tokens = [0, 15, 32, 50], np.full((2, 32), 77, np.int32)
+    for at, text in zip(starts, texts):
+        tokens.reshape(-1)[at : at + len(text)] = text
+    start, length = np.array([*starts, 64], np.int32), np.array([*map(len, texts), 0], np.int32)
+    packed = mem.compress_packed(cfg, params, adapters, tokens, start, length)
+    assert np.isfinite(packed).all()
+    for latents, text in zip(packed, texts):
+        alone = mem.compress(cfg, params, adapters, text[None] if form == "mean" else np.pad(text, (0, 4))[None], np.array([len(text)]))
+        np.testing.assert_allclose(latents, alone[0], atol=1e-5)
+
+
+def test_means_are_over_equal_stretches_of_the_text(tiny):
+    cfg, _, params, adapters = tiny
+    adapters = adapters.replace(form="mean", center=jnp.zeros(32), spread=jnp.ones(32))
+    tokens = np.random.default_rng(0).integers(0, 96, (1, 10)).astype(np.int32)
+    h, _ = forward(cfg, params, adapters.cmp, params.embed[tokens], jnp.arange(10)[None])
+    np.testing.assert_allclose(mem.compress(cfg, params, adapters, tokens, np.array([10]))[0], h[0, 1:9].reshape(4, 2, -1).mean(1), atol=1e-5)
+    short = mem.compress(cfg, params, adapters, tokens, np.array([3]))[0]  # one token of text: all four stretches are of it
+    np.testing.assert_allclose(short, np.tile(h[0, 1], (4, 1)), atol=1e-5)

@@ -137,6 +137,7 @@ TEXT = st.text(st.characters(exclude_categories=()), max_size=6) | st.sampled_fr
 @given(st.lists(st.tuples(TEXT, TEXT, st.lists(TEXT, max_size=3), st.booleans(), st.booleans()), max_size=5), TEXT)
 def test_an_export_comes_back_exactly(home, turns, system):
     file = home / "out.jsonl"
+    file.unlink(missing_ok=True)
     with Store("a") as a, Store("b") as b:
         a.put("system", system)
         for user, reply, rules, episodic, pinned in turns:
