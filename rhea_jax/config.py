@@ -148,7 +148,8 @@ class Train:
     seed: int = 0
     batch: int = 128  # samples an optimizer step
     epochs: int = 2
-    hours: float | None = None  # stop after so long, the schedule being over the epochs all the same
+    hours: float | None = None  # stop after so long,
+    stop: int | None = None  # or so many optimizer steps, the schedule being over the epochs all the same
     lr: float = 1e-5
     lr_cmp: float | None = None  # of cmp and mem; None: lr
     schedule: str = "constant"  # after the warm-up: constant, or cosine down to 0
@@ -163,6 +164,7 @@ class Train:
     standardise: bool = False  # latents by their mean and deviation per dimension, measured before training
     recall: str = "latent"  # levels of the history in samples: all latent, or mixed as in the chat
     targets: str = "one"  # turns of a session that are samples: one drawn per epoch, or all
+    obey: float = 0.0  # share of samples with a standing instruction that their replies obey
     distill: float = 0.0  # share of the loss that is KL to the bare backbone, which reads the raw history
     contrast: float = 0.0  # weight of the retrieval term
     temperature: float = 0.05  # of the retrieval term's cosines
@@ -172,8 +174,8 @@ class Train:
     eval_sessions: int = 16
 
     def __post_init__(self):
-        _check(self, batch=(1, None), epochs=(1, None), hours=(0, None), lr=(0, 1), lr_cmp=(0, 1), warmup=(0, None), clip=(0, None),
-               decay=(0, 1), distill=(0, 1), contrast=(0, None), temperature=(1e-3, 10), save_minutes=(0, None), keep=(1, None), longest=(1, None),
+        _check(self, batch=(1, None), epochs=(1, None), hours=(0, None), stop=(0, None), lr=(0, 1), lr_cmp=(0, 1), warmup=(0, None), clip=(0, None),
+               decay=(0, 1), obey=(0, 1), distill=(0, 1), contrast=(0, None), temperature=(1e-3, 10), save_minutes=(0, None), keep=(1, None), longest=(1, None),
                eval_steps=(1, None), eval_sessions=(0, None), seed=(0, 2**32 - 1))
         for shape in self.shapes:
             if len(shape) != 5 or not all(type(n) is int and n > 0 for n in shape):

@@ -11,6 +11,7 @@ import numpy as np
 
 from rhea_jax import context
 from rhea_jax.memory import LATENT, OMIT, RAW, Hybrid
+from train import rules
 from train.step import Batch, Prompts
 
 MIXED = {LATENT: 0.6, RAW: 0.2, OMIT: 0.2}  # levels drawn for train.recall = "mixed"
@@ -76,14 +77,19 @@ def end_of_reply(tokenizer):
     return ids[0] if ids else tokenizer.eos
 
 
-def build(tokenizer, memory, train, session, turn, rng, rules=(), reply=None):
+def build(tokenizer, memory, train, session, turn, rng):
     """One Sample: the reply of a turn given all before it, the oldest exchanges left out until a shape holds it.
 
-    Levels are drawn with rng where train.recall is "mixed".  Returns None where nothing of the target is left.
+    Levels are drawn with rng where train.recall is "mixed", a rule and its obedient replies in a share train.obey of samples.
+    Returns None where nothing of the target is left.
     """
+    instructions = ()
+    if train.obey and rng.random() < train.obey:
+        rule = rules.draw(rng)
+        instructions, session = (rule.text,), Session(session.id, tuple((u, rules.rewrite(rule, b)) for u, b in session.turns))
     layout = memory.layout if memory.layout != "auto" else "turns"
     (query, said), before = session.turns[turn], session.turns[:turn]
-    target = tokenizer.encode(said if reply is None else reply)
+    target = tokenizer.encode(said)
     if not target:
         return None
     target.append(end_of_reply(tokenizer))
@@ -102,7 +108,7 @@ def build(tokenizer, memory, train, session, turn, rng, rules=(), reply=None):
             windows += replies[e]
         if _pack([len(w) + memory.latents for w in windows + asked], *widest[3:]) is None:
             continue
-        plan = context.build(tokenizer, memory, layout, None, rules, recalled, query)
+        plan = context.build(tokenizer, memory, layout, None, instructions, recalled, query)
         room = widest[1] - len(plan)
         if room >= wanted or (start == len(before) and room > 0):
             break
@@ -113,7 +119,7 @@ def build(tokenizer, memory, train, session, turn, rng, rules=(), reply=None):
     teacher = None
     if train.distill:
         raw = [(n, e, RAW) for n, e, level in recalled if level != OMIT]
-        teacher = np.array([*context.build(tokenizer, memory, "turns", None, rules, raw, query).hybrid.tokens[0], *labels], np.int32)
+        teacher = np.array([*context.build(tokenizer, memory, "turns", None, instructions, raw, query).hybrid.tokens[0], *labels], np.int32)
     tokens = np.array([*plan.hybrid.tokens[0], *labels], np.int32)
     latent = np.array([*plan.hybrid.latent[0], *[-1] * len(labels)], np.int32)
     cut = start > 0 or len(labels) < len(target)

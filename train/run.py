@@ -24,7 +24,7 @@ from train import data, gap, step
 from train.base import load_base, standardised
 
 _CONFIG = Path(__file__).resolve().parent.parent / "configs" / "smollm2_135m.py"
-_FREE = ("out", "hours", "save_minutes", "keep", "eval_steps")  # fields that a resumed run may change
+_FREE = ("out", "hours", "stop", "save_minutes", "keep", "eval_steps")  # fields that a resumed run may change
 _REPORT = 64  # samples that the dry report looks at
 _STATISTICS = 128  # replies whose latents the standardisation is measured on
 
@@ -118,15 +118,13 @@ class Run:
         self.base = load_base(config.weights, config.dtype, config.template, offline)
         self.memory = dataclasses.replace(config.memory, layout="turns" if config.memory.layout == "auto" else config.memory.layout)
         self._read()
-        plain = jax.tree.map(lambda x: list(x) if isinstance(x, tuple) else x, dataclasses.asdict(config), is_leaf=lambda x: isinstance(x, tuple))
-        self.facts = {"config": json.loads(json.dumps(plain)), "base": self.base.fingerprint}
+        self.facts = {"config": json.loads(json.dumps(dataclasses.asdict(config))), "base": self.base.fingerprint}
 
     def _read(self):
         """Splits the sessions: a few, evenly spread, are held back for the curves."""
         sessions = data.read_sessions(self.train.data)
-        every = len(sessions) // (self.train.eval_sessions or 1)
-        held = set(range(0, len(sessions), max(1, every))) if self.train.eval_sessions else set()
-        self.held = gap.cases(self.base.tokenizer, self.memory, [sessions[i] for i in sorted(held)], self.base.model.positions)[: self.train.eval_sessions]
+        held = set(np.linspace(0, len(sessions) - 1, self.train.eval_sessions).astype(int).tolist())
+        self.held = gap.cases(self.base.tokenizer, self.memory, [sessions[i] for i in sorted(held)], self.base.model.positions)
         self.sessions = [s for i, s in enumerate(sessions) if i not in held]
         count = len(data.index(self.train, self.sessions))
         self.steps = count * self.train.epochs // self.train.batch
@@ -204,15 +202,15 @@ class Run:
             "nll_raw", "nll_latent", "nll_omit", "nll_foreign", "gap_recovered", "foreign_minus_own")))
         if self.best is None or found["nll_latent"] < self.best:
             self.best = found["nll_latent"]
-            self.write(found)
+            self.write("adapters", found)
 
-    def write(self, figures):
+    def write(self, name, figures):
         """Writes the adapters as the chat loads them."""
         adapters = self.state.adapters
         adapters = adapters.replace(cmp=stack(adapters.cmp), gen=stack(adapters.gen))
         card = {"base": self.base.fingerprint, "weights": self.config.weights, "layout": self.memory.layout, "step": int(self.state.step),
                 "window": self.memory.window, "hours": round(self.seconds / 3600, 2), "held_back": figures, "train": self.facts["config"]["train"]}
-        weights.save_adapters(self.out / "adapters", adapters, card)
+        weights.save_adapters(self.out / name, adapters, card)
 
     def loop(self):
         """Steps until the epochs, the hours or a signal end it.  Raises: ValueError for a loss or gradient that is not finite."""
@@ -222,7 +220,7 @@ class Run:
         try:
             if int(self.state.step) == 0:
                 self.evaluate()
-            for samples in self.stream:
+            for samples in () if self._over() else self.stream:
                 start, sessions = time.monotonic(), [s.id for s in samples if s]
                 for part in data.group(self.memory, self.train, [s for s in samples if s]):
                     self.micro(data.collate(self.memory, self.train, *part))
@@ -236,7 +234,7 @@ class Run:
                 pending = int(self.state.step), metrics, sessions, time.monotonic() - start
                 self.position = self.stream.get_state()
                 self.seconds = spent + time.monotonic() - began
-                over = self.train.hours is not None and self.seconds > 3600 * self.train.hours
+                over = self._over()
                 if over or int(self.state.step) % self.train.eval_steps == 0:
                     self._log(*pending)
                     pending = None
@@ -254,11 +252,16 @@ class Run:
             if not self._stop and int(self.state.step) % self.train.eval_steps:
                 self.evaluate()
             self.save(wait=True)
+            self.write("last", self.latest)
         finally:
             for s, handler in before.items():
                 signal.signal(s, handler)
         if self._stop:
             self.say(f"stopped by {signal.Signals(self._stop).name} at step {int(self.state.step)}; the same command goes on from there")
+
+    def _over(self):
+        return (self.train.hours is not None and self.seconds > 3600 * self.train.hours) or (
+            self.train.stop is not None and int(self.state.step) >= self.train.stop)
 
     def save(self, wait=False):
         """Writes a checkpoint.  Raises: ValueError when the disk is full; the older one stays."""
