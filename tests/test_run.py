@@ -34,7 +34,7 @@ def corpus(tmp_path_factory):
 
 def command(model_folder, corpus, out, *more):
     return [sys.executable, "-m", "train.run", f"--config.weights={model_folder}", f"--config.train.data={corpus}", f"--config.train.out={out}",
-            "--config.train.batch=2", "--config.train.epochs=2", "--config.train.lr=1e-2", "--config.train.eval_sessions=4", "--config.train.eval_steps=4",
+            "--config.train.batch=2", "--config.train.epochs=2", "--config.train.lr=1e-2", "--config.train.eval_sessions=2", "--config.train.eval_steps=100",
             "--config.train.distill=0.0", "--config.memory.rank=2", "--config.train.save_minutes=0", "--config.train.shapes=((1,256,128,2,128),)", *more]
 
 
@@ -63,9 +63,9 @@ def straight(model_folder, corpus, tmp_path_factory):
 
 def test_a_run_learns_reports_and_writes_adapters(straight, model_folder, tmp_path):
     out, said = straight
-    assert "10 sessions, 10 steps of 2; held back: 4" in said and "padding" in said and "compiled prompts (1, 256)" in said
+    assert "12 sessions, 12 steps of 2; held back: 2" in said and "padding" in said and "compiled prompts (1, 256)" in said
     steps = curves(out)
-    assert [s for s, _ in steps] == list(range(1, 11)) and np.mean([x for _, x in steps[-3:]]) < np.mean([x for _, x in steps[:3]])
+    assert [s for s, _ in steps] == list(range(1, 13)) and np.mean([x for _, x in steps[-3:]]) < np.mean([x for _, x in steps[:3]])
     assert list((out / "curves").glob("events*")) and json.loads((out / "config.json").read_text())["config"]["train"]["batch"] == 2
     memory = Memory(rank=2, score="auto", layout="auto", tau_low=-1.0, tau_high=1.0)
     b = load_backbone(Config(weights=str(model_folder), adapters=str(out / "adapters"), memory=memory, chat=Chat(context=1024, chunk=64, max_new=4)))
@@ -78,7 +78,7 @@ def test_a_run_learns_reports_and_writes_adapters(straight, model_folder, tmp_pa
 def test_a_resumed_run_is_the_straight_one(straight, model_folder, corpus, tmp_path):
     out = tmp_path / "run"
     run(model_folder, corpus, out, "--config.train.stop=3")
-    assert "resumed at step 3 of 10" in run(model_folder, corpus, out)
+    assert "resumed at step 3 of 12" in run(model_folder, corpus, out)
     assert adapters(out) == adapters(straight[0]) and curves(out) == curves(straight[0])
 
 
