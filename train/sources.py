@@ -63,13 +63,17 @@ def find(source, offline=False):
     """
     if source in assets.DATASETS:
         return source, [assets.fetch(assets.DATASETS[source], offline)]
-    label, path = re.fullmatch(r"(?:([\w.-]+)=)?(.+)", source, re.DOTALL).groups() if source else (None, source)
+    named = re.fullmatch(r"([\w.-]+)=(.+)", source, re.DOTALL)
+    label, path = named.groups() if named and not Path(source).exists() else (None, source)
     path = Path(path).expanduser()
-    paths = sorted(p for p in path.iterdir() if p.name.lower().endswith(_ENDINGS)) if path.is_dir() else [path]
+    try:
+        paths = sorted(p for p in path.iterdir() if p.name.lower().endswith(_ENDINGS)) if source and path.is_dir() else [path]
+    except OSError as error:
+        raise ValueError(f"source {path} can't be read: {error.strerror}") from None
     if not paths:
         raise ValueError(f"source {path} holds no data file; allowed: files that end in {', '.join(_ENDINGS)}")
     if not paths[0].is_file():
-        raise ValueError(f"source {source} is no file and no folder; allowed besides these: {', '.join(assets.DATASETS)}")
+        raise ValueError(f"source {source!r} is no file and no folder; allowed besides these: {', '.join(assets.DATASETS)}")
     return label or path.name.split(".")[0], paths
 
 

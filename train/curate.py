@@ -1,0 +1,265 @@
+"""Conversations into training data by the paper's rules: `python -m train.curate --out DIR`; all that is left out is counted."""
+
+import argparse
+import contextlib
+import hashlib
+import importlib.metadata
+import itertools
+import json
+import multiprocessing
+import os
+import platform
+import random
+import signal
+import sys
+from array import array
+from collections import Counter, deque
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict
+from pathlib import Path
+
+import rich.console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from rhea_jax import assets
+from rhea_jax.tokenizer import load_tokenizer
+from train import filters, overlap, sources
+from train.filters import STAGES, Rules
+
+_BATCH = 32  # sessions that a process takes at once
+_LIBRARIES = ("rhea_jax", "tokenizers", "numpy", "regex", "pyarrow", "datasketch")
+
+
+def curate(given, out, rules, model="smollm2-135m", limit=None, processes=1, data=None, offline=False):
+    """Writes train.jsonl and manifest.json into a folder and returns the manifest; the same inputs give the same bytes.
+
+    given: what `sources.find` takes.  limit: so many sessions at most, drawn by the seed.
+    data: folder of benchmarks whose texts are kept out when rules.dedup.
+    Raises: ValueError, one line, for a file that can't be used or written, and when nothing is left.
+    """
+    found, path = _found(given, offline), Path(assets.resolve(model, offline))
+    tokenizer, excluded = load_tokenizer(path), sources.excluded_bases()
+    marks = overlap.benchmark_marks(data) if rules.dedup and data else None
+    part, broken = out / "train.jsonl.part", []
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with _progress() as progress:
+            verdicts = _verdicts(_sessions(found, broken, progress), processes, rules, tokenizer, excluded, marks)
+            tokens, dropped, parts, read = _write(verdicts, part, rules, progress)
+        if limit and limit < len(tokens):
+            dropped["limit", f"over {limit:,} sessions"] = len(tokens) - limit
+            tokens = _draw(part, tokens, limit, rules.seed)
+        manifest = {
+            "sources": [{"label": label, **_about(p), "breaks_off": p in broken} for label, paths in found for p in paths],
+            "rules": asdict(rules) | {"limit": limit},
+            "tokenizer": {"model": model, "sha256": hashlib.sha256(tokenizer.text.to_str().encode()).hexdigest()},
+            "benchmarks": None if marks is None else {"marks": len(marks), "sha256": hashlib.sha256(marks.tobytes()).hexdigest()},
+            "read": read, "stages": _stages(read, dropped), "parts_left_out": dict(sorted(parts.items())),
+            "kept": _checked(part, excluded) | {"tokens": sum(tokens)},
+            "output": _about(part) | {"file": "train.jsonl"},
+            "versions": {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in _LIBRARIES},
+        }
+        _replace(part, manifest, out)
+    except OSError as error:
+        raise ValueError(f"{error.filename or part} can't be written: {error.strerror or error}") from None
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+    return manifest
+
+
+def _found(given, offline):
+    found = [sources.find(source, offline) for source in given]
+    paths = [path.resolve() for _, paths in found for path in paths]
+    if twice := [str(path) for path, n in Counter(paths).items() if n > 1]:
+        raise ValueError(f"source {twice[0]} is given {paths.count(Path(twice[0]))} times; allowed: once")
+    return found
+
+
+def _progress():
+    console = rich.console.Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), TextColumn("{task.fields[kept]:,} sessions kept"))
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+
+def _sessions(found, broken, progress):
+    """Yields the sessions of all sources; the paths of files that break off are added to `broken`."""
+    task = progress.add_task("curating", total=sum(path.stat().st_size for _, paths in found for path in paths), kept=0)
+    before = 0
+    for label, paths in found:
+        for path in paths:
+            def warn(line, path=path):
+                broken.append(path)
+                progress.console.print(f"warning: {line}", markup=False, highlight=False, soft_wrap=True)
+
+            yield from sources.read(path, label, warn, lambda done, before=before: progress.update(task, completed=before + done))
+            before += path.stat().st_size
+
+
+def _verdicts(sessions, processes, *settings):
+    """Yields the verdicts in the order of the sessions; few batches are under way at a time, so that memory stays bounded."""
+    if processes == 1:
+        for session in sessions:
+            yield filters.judge(session, *settings)
+        return
+    waiting = deque()
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _begin, settings) as pool:
+        for batch in iter(lambda: list(itertools.islice(sessions, _BATCH)), []):
+            waiting.append(pool.submit(_judge, batch))
+            if len(waiting) > 3 * processes:
+                yield from waiting.popleft().result()
+        for future in waiting:
+            yield from future.result()
+
+
+def _begin(*settings):
+    """What a process of the pool does first: Ctrl-C is the parent's, one core is enough for its tokenizer."""
+    global _settings
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    _settings = settings
+
+
+def _judge(batch):
+    return [filters.judge(session, *_settings) for session in batch]
+
+
+def _write(verdicts, part, rules, progress):
+    """Writes the lines that are kept; returns the tokens of each, counts by (stage, reason), parts, sessions read.
+
+    Raises: ValueError when nothing is kept.
+    """
+    tokens, dropped, parts, read = array("L"), Counter(), Counter(), 0
+    seen = overlap.Seen(rules.seed) if rules.dedup else None
+    with part.open("w", encoding="utf-8") as file:
+        for read, verdict in enumerate(verdicts, 1):
+            parts.update(verdict.parts)
+            if verdict.stage:
+                dropped[verdict.stage, verdict.reason] += 1
+            elif seen and not seen.add(verdict.sketch):
+                dropped["overlap", "near-duplicate"] += 1
+            else:
+                tokens.append(verdict.tokens)
+                file.write(verdict.line + "\n")
+                progress.update(progress.task_ids[0], kept=len(tokens))
+        file.flush()
+        os.fsync(file.fileno())
+    if not tokens:
+        counts = ", ".join(f"{n:,} {reason}" for (_, reason), n in dropped.most_common())
+        raise ValueError(f"nothing is left of {read:,} sessions: {counts}")
+    return tokens, dropped, parts, read
+
+
+def _draw(part, tokens, limit, seed):
+    """Keeps so many lines, drawn by the seed and in their order; returns their tokens."""
+    drawn = sorted(random.Random(seed).sample(range(len(tokens)), limit))
+    chosen, shorter = set(drawn), part.with_suffix(".drawn")
+    try:
+        with part.open("rb") as file, shorter.open("wb") as out:
+            out.writelines(line for n, line in enumerate(file) if n in chosen)
+            out.flush()
+            os.fsync(out.fileno())
+        os.replace(shorter, part)
+    finally:
+        shorter.unlink(missing_ok=True)
+    return [tokens[n] for n in drawn]
+
+
+def _stages(read, dropped):
+    """Each stage's sessions in, out, and left out by reason."""
+    stages, left = {}, read
+    for stage in STAGES:
+        reasons = {reason: n for (where, reason), n in sorted(dropped.items()) if where == stage}
+        stages[stage] = {"in": left, "out": left - sum(reasons.values()), "left_out": reasons}
+        left = stages[stage]["out"]
+    return stages
+
+
+def _checked(part, excluded):
+    """Counts over the file as it was written.
+
+    Raises: ValueError when it holds a session that is kept for validation and test.
+    """
+    counts = Counter()
+    with part.open(encoding="utf-8") as file:
+        for line in file:
+            session = json.loads(line)
+            counts["exchanges"] += sum(m["role"] == "user" for m in session["messages"])
+            counts[session["source"]] += 1
+            if sources.is_excluded(session["id"], excluded):
+                raise ValueError(f"session {session['id']} is kept for validation and test, but was about to be written")
+    turns = counts.pop("exchanges")
+    return {"sessions": counts.total(), "exchanges": turns, "by_source": dict(sorted(counts.items())),
+            "excluded_bases": {"listed": len(excluded), "overlap": 0}}
+
+
+def _about(path):
+    with path.open("rb") as file:
+        return {"file": path.name, "bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+
+
+def _replace(part, manifest, out):
+    """Moves data and manifest into place; the manifest comes last and names the data's hash."""
+    draft = out / "manifest.json.part"
+    try:
+        draft.write_text(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        os.replace(part, out / "train.jsonl")
+        os.replace(draft, out / "manifest.json")
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def report(manifest):
+    """The counts of a manifest as lines for a reader."""
+    for stage, counts in manifest["stages"].items():
+        reasons = ", ".join(f"{n:,} {reason}" for reason, n in sorted(counts["left_out"].items(), key=lambda item: -item[1]))
+        if reasons:
+            yield f"{stage:10} {counts['in']:9,} -> {counts['out']:9,}   {reasons}"
+    if manifest["parts_left_out"]:
+        yield "left out of sessions: " + ", ".join(f"{n:,} {part}" for part, n in manifest["parts_left_out"].items())
+    kept = manifest["kept"]
+    yield f"kept: {kept['sessions']:,} sessions, {kept['exchanges']:,} exchanges, {kept['tokens']:,} tokens"
+
+
+def _number(low, high):
+    def parse(text):
+        if not text.isdecimal() or not low <= int(text) <= high:
+            raise argparse.ArgumentTypeError(f"{text!r}; allowed: {low} to {high}")
+        return int(text)
+
+    return parse
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="train.curate", description=__doc__, allow_abbrev=False)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    parser.add_argument("--out", required=True, type=Path, help="folder for train.jsonl and manifest.json")
+    parser.add_argument("--source", nargs="+", default=["sharegpt"], metavar="FILE", help="files, folders of files, LABEL=FILE, or a data "
+                        f"set of the registry: {', '.join(assets.DATASETS)} (default)")
+    parser.add_argument("--model", default="smollm2-135m", help="the backbone whose tokenizer counts")
+    parser.add_argument("--limit", type=_number(1, 10**9), help="so many sessions at most, drawn by the seed")
+    parser.add_argument("--processes", type=_number(1, 256), default=cores, help="default: the cores at hand")
+    parser.add_argument("--seed", type=_number(0, 2**32 - 1), default=0)
+    parser.add_argument("--dedup", action="store_true", help="leave out near-duplicates and what overlaps with benchmark texts")
+    parser.add_argument("--data", default=os.environ.get("RHEA_DATA"), help="folder of the benchmarks, for --dedup (default: RHEA_DATA)")
+    parser.add_argument("--offline", action="store_true", help="no network")
+    args = parser.parse_args()
+    if args.dedup and not args.data:
+        print("no --data and no RHEA_DATA: near-duplicates are left out, overlap with benchmarks is not looked for", file=sys.stderr)
+    manifest = curate(args.source, args.out.expanduser(), Rules(dedup=args.dedup, seed=args.seed), args.model, args.limit, args.processes,
+                      args.data, args.offline)
+    print(*report(manifest), f"written: {args.out / 'train.jsonl'}, {args.out / 'manifest.json'}", sep="\n")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenProcessPool:
+        print("error: a process was ended from outside, perhaps for want of memory; try fewer --processes", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
