@@ -62,11 +62,26 @@ def curate(given, out, rules, model="smollm2-135m", limit=None, processes=1, dat
         }
         _replace(part, manifest, out)
     except OSError as error:
-        raise ValueError(f"{error.filename or part} can't be written: {error.strerror or error}") from None
+        raise ValueError(f"{error.filename or out} can't be written: {error.strerror or error}") from None
     finally:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
     return manifest
+
+
+@contextlib.contextmanager
+def _writing(path, mode="w"):
+    """A file that is on the disk when the block ends, and gone when it fails."""
+    try:
+        with path.open(mode, encoding=None if "b" in mode else "utf-8") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException as error:
+        path.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise ValueError(f"{path} can't be written: {error.strerror or error}") from None
+        raise
 
 
 def _found(given, offline):
@@ -132,7 +147,7 @@ def _write(verdicts, part, rules, progress):
     """
     tokens, dropped, parts, read = array("L"), Counter(), Counter(), 0
     seen = overlap.Seen(rules.seed) if rules.dedup else None
-    with part.open("w", encoding="utf-8") as file:
+    with _writing(part) as file:
         for read, verdict in enumerate(verdicts, 1):
             parts.update(verdict.parts)
             if verdict.stage:
@@ -143,8 +158,6 @@ def _write(verdicts, part, rules, progress):
                 tokens.append(verdict.tokens)
                 file.write(verdict.line + "\n")
                 progress.update(progress.task_ids[0], kept=len(tokens))
-        file.flush()
-        os.fsync(file.fileno())
     if not tokens:
         counts = ", ".join(f"{n:,} {reason}" for (_, reason), n in dropped.most_common())
         raise ValueError(f"nothing is left of {read:,} sessions: {counts}")
@@ -155,14 +168,9 @@ def _draw(part, tokens, limit, seed):
     """Keeps so many lines, drawn by the seed and in their order; returns their tokens."""
     drawn = sorted(random.Random(seed).sample(range(len(tokens)), limit))
     chosen, shorter = set(drawn), part.with_suffix(".drawn")
-    try:
-        with part.open("rb") as file, shorter.open("wb") as out:
-            out.writelines(line for n, line in enumerate(file) if n in chosen)
-            out.flush()
-            os.fsync(out.fileno())
-        os.replace(shorter, part)
-    finally:
-        shorter.unlink(missing_ok=True)
+    with part.open("rb") as file, _writing(shorter, "wb") as out:
+        out.writelines(line for n, line in enumerate(file) if n in chosen)
+    os.replace(shorter, part)
     return [tokens[n] for n in drawn]
 
 
@@ -202,12 +210,10 @@ def _about(path):
 def _replace(part, manifest, out):
     """Moves data and manifest into place; the manifest comes last and names the data's hash."""
     draft = out / "manifest.json.part"
-    try:
-        draft.write_text(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        os.replace(part, out / "train.jsonl")
-        os.replace(draft, out / "manifest.json")
-    finally:
-        draft.unlink(missing_ok=True)
+    with _writing(draft) as file:
+        file.write(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n")
+    os.replace(part, out / "train.jsonl")
+    os.replace(draft, out / "manifest.json")
 
 
 def report(manifest):

@@ -48,7 +48,7 @@ _URL = regex.compile(r"https?://[!-~]+")
 _CODE = regex.compile(
     r"^[ \t]*(?:"
     r"[)}\]]+[;,]?|[^\n]*(?:\{|\}|[)\]}'\"]\)?;|/>|->)|[\w.$\\\[\]'\"]+ ?(?:[-+*/|]?=|:=|<-) ?\S[^\n]*"
-    r"|(?:def|class|function|func|fn|struct|interface) \w[^\n]*[({:]|(?:const|let|var|public|private|static) \w[^\n]*[=({;]"
+    r"|(?:def|class|function|func|fn|struct|interface) \w[^\n]*[({:]|(?:const|let|var) [\w{\[][^\n=]*=|(?:public|private|static) \w[^\n]*[=({;]"
     r"|import [\w.{*][\w.,{}* ]*(?:from ['\"][^\n]*)?;?|from [\w.]+ import [^\n]*"
     r"|(?:return|elif|else|except|try|#include|using namespace)\b[^\n]*[:;>)]"
     r"|</?[\w-]+(?: [^\n]*)?>|[\w.\\]+\([^\n]*\)|Copy code)[ \t]*$",
