@@ -1,4 +1,4 @@
-"""Curation: exact counts on hand-made oddities, the same bytes from any number of processes, one line for what can't be done."""
+"""Curation: exact counts on oddities, the same bytes from any number of processes, errors in one line."""
 
 import hashlib
 import json
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from rhea_jax.tokenizer import load_tokenizer
-from train import overlap
+from train import copies, overlap, sources
 from train.curate import curate, main, report
 from train.filters import Rules, dense, exchanges, special
 
@@ -51,8 +51,8 @@ ODD = {
     "empty reply": [*talk(), ["human", "Are you still there?"], ["gpt", ""]],
     "fifteen": talk(15),
     "chinese": [["human", "为什么会下雨?"], ["gpt", "因为云里的水滴太重了。"]] * 3,
-    "small code": [*talk(5), ["human", "How do I print?"], ["gpt", "So:\n```python\nprint(1)\nprint(2)\n```\nThat is all there is."]],
-    "address": [*talk(), ["human", "Where?"], ["gpt", "See https://example.org/" + "a/" * 100 + " for more."]],
+    "small code": [*talk(5), ["human", "How do I print?"], ["gpt", "So:\n```\nprint(1)\n```\nThat is all."]],
+    "address": [*talk(), ["human", "Where?"], ["gpt", "See https://example.org/" + "a/" * 100 + " or ask."]],
     # left out
     "nothing": [],
     "tool": [*talk(), ["tool", "42"]],
@@ -62,11 +62,11 @@ ODD = {
     "code": [*talk(), ["human", "Write code."], ["gpt", f"Here:\n```python\n{CODE}\n```"]],
     "open code": [*talk(), ["human", "Write code."], ["gpt", f"Here:\n```\n{CODE}"]],
     "much code": [*talk(3, "Short.\n```\n" + "a b c d e f g h\n" * 5 + "```")],
-    "bare code": [*talk(), ["human", "What is wrong?\n" + CODE.replace("    ", "")], ["gpt", "I see nothing wrong."]],
+    "bare code": [*talk(), ["human", "What is wrong?\n" + CODE.replace("    ", "")], ["gpt", "Nothing."]],
     "table": [*talk(), ["human", "As a table, please."], ["gpt", TABLE]],
     "html": [*talk(3, "<div><p>It is {} times.</p></div><br/>")],
-    "formulas": [*talk(), ["human", "Prove it."], ["gpt", r"\begin{align} \alpha + \beta = \gamma \end{align} " * 3]],
-    "base64": [*talk(), ["human", "What is this? " + "aGVsbG8g" * 20], ["gpt", "I can't tell what that is."]],
+    "formulas": [*talk(), ["human", "Prove it."], ["gpt", r"\begin{align} \alpha + \beta \end{align} " * 3]],
+    "base64": [*talk(), ["human", "What is this? " + "aGVsbG8g" * 20], ["gpt", "I can't tell."]],
     "numbers": [["human", "Next?"], ["gpt", "1,234 5,678 9,012 3,456 7,890 " * 5]] * 3,
     "nods": [["human", "ok"], ["gpt", "Fine."]] * 3,
     "short": talk(2),
@@ -76,8 +76,8 @@ ODD = {
 KEPT = list(ODD)[: list(ODD).index("nothing")]
 WHY = {
     "selection": {"no messages": 1, "unknown role": 1, "roles do not alternate": 2, "no exchange": 1},
-    "classifier": {"large code block": 2, "much code": 1, "code outside of a block": 1, "table": 1, "markup": 1,
-                   "formulas or escapes": 1, "text without blanks": 1, "few letters": 1},
+    "classifier": {"large code block": 2, "much code": 1, "code outside of a block": 1, "table": 1,
+                   "markup": 1, "formulas or escapes": 1, "text without blanks": 1, "few letters": 1},
     "density": {"no exchange left": 1},
     "horizon": {"under 3 turns": 2, "over 15 turns": 1},
     "overlap": {},
@@ -98,12 +98,14 @@ def test_every_oddity_is_counted_under_its_reason(tmp_path, model_folder):
     assert manifest["parts_left_out"] == {"exchange under 10 tokens": 5, "exchange with an empty message": 2,
                                           "last message without a reply": 1, "leading reply": 3}
     assert manifest["kept"]["exchanges"] == sum(len(m) for m in kept.values()) // 2
-    plain = [{"role": r, "content": t} for _, (r, t) in zip(range(6), ((("user", "assistant")[i % 2], t) for i, (_, t) in enumerate(talk())))]
-    assert all(kept[name] == plain for name in ("whole", "leading", "open end", "acknowledged", "empty user", "empty reply"))
+    plain = [{"role": ("user", "assistant")[i % 2], "content": text} for i, (_, text) in enumerate(talk())]
+    same = ("whole", "leading", "open end", "acknowledged", "empty user", "empty reply")
+    assert all(kept[name] == plain for name in same)
     assert kept["system"] == [{"role": "system", "content": "Be brief."}, *plain]
     assert kept["chinese"][0]["content"] == "为什么会下雨?"
-    assert manifest["output"]["sha256"] == hashlib.sha256((tmp_path / "out/train.jsonl").read_bytes()).hexdigest()
-    assert manifest["sources"][0]["sha256"] == hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    digest = lambda path: hashlib.sha256(Path(path).read_bytes()).hexdigest()  # noqa: E731
+    assert manifest["output"]["sha256"] == digest(tmp_path / "out/train.jsonl")
+    assert manifest["sources"][0]["sha256"] == digest(path)
     assert json.loads((tmp_path / "out/manifest.json").read_text()) == manifest
     assert "horizon           14 ->        11   2 under 3 turns, 1 over 15 turns" in [*report(manifest)]
 
@@ -120,7 +122,8 @@ def test_limits_are_met_exactly(model_folder):
     for n, why in ((149, None), (150, "text without blanks")):
         assert special(["a" * n], rules) == special(["因为" * 80 + "a" * n], rules) == why
     assert special(["", ""], rules) is None
-    prose = ["Return to sender.", "from the sea", "import taxes rise", "- a list (of things)", "let me know;", "a < b", "class is over"]
+    prose = ["Return to sender.", "from the sea", "import taxes rise", "- a list (of things)", "a < b",
+             "let me know;", "class is over"]
     assert special(["\n".join(prose * 9)], rules) is None
 
 
@@ -141,21 +144,26 @@ def many(n):
     rows = []
     for i in range(n):
         words = np.random.default_rng(i).integers(0, 5000, (3, 40))
-        text = [" ".join(chr(97 + w // 676) + chr(97 + w // 26 % 26) + chr(97 + w % 26) for w in line) for line in words]
-        rows.append(row(f"s{i}_0", [m for t in text for m in (["human", f"Tell me of {t[:9]}."], ["gpt", t if i % 4 else f"```\n{CODE}"])]))
+        texts = [" ".join(chr(97 + w // 676) + chr(97 + w // 26 % 26) + chr(97 + w % 26) for w in line)
+                 for line in words]
+        replies = texts if i % 4 else [f"```\n{CODE}"] * 3
+        rows.append(row(f"s{i}_0", [m for text, reply in zip(texts, replies)
+                                    for m in (["human", f"Tell me of {text[:9]}."], ["gpt", reply])]))
     return rows
 
 
 def run(*args, **kwargs):
-    return subprocess.run([sys.executable, "-m", "train.curate", *args], capture_output=True, text=True, timeout=120, **kwargs)
+    command = [sys.executable, "-m", "train.curate", *args]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, **kwargs)
 
 
 def test_the_same_bytes_from_any_number_of_processes(tmp_path, model_folder):
     path = save(tmp_path / "many.jsonl", many(230) + many(5))
     one = curate([path], tmp_path / "1", Rules(dedup=True, seed=7), str(model_folder), limit=100)
     assert one["stages"]["overlap"]["left_out"] == {"near-duplicate": 3} and one["benchmarks"] is None
-    done = run("--out", str(tmp_path / "2"), "--processes", "2", "--source", path, "--model", str(model_folder), "--dedup", "--limit", "100",
-               "--seed", "7", env={k: v for k, v in os.environ.items() if k != "RHEA_DATA"})
+    done = run("--out", str(tmp_path / "2"), "--source", path, "--model", str(model_folder),
+               "--processes", "2", "--dedup", "--limit", "100", "--seed", "7",
+               env={k: v for k, v in os.environ.items() if k != "RHEA_DATA"})
     assert done.returncode == 0 and done.stdout.startswith("\n".join(report(one))), done.stderr
     assert done.stderr.endswith("overlap with benchmarks is not looked for\n")
     assert sorted(p.name for p in (tmp_path / "2").iterdir()) == ["manifest.json", "train.jsonl"]
@@ -169,26 +177,30 @@ def test_the_same_bytes_from_any_number_of_processes(tmp_path, model_folder):
 
 def test_an_excluded_chat_is_left_out_whatever_file_it_comes_from(tmp_path, model_folder):
     rows = [row(name, talk()) for name in (HELD_BACK, f"{HELD_BACK}_0", f"{HELD_BACK}_13_4", "mine_0")]
-    other = [{"id": f"{HELD_BACK}_7", "data": [t for _, t in talk()]}, {"conversation_id": HELD_BACK, "messages": []}]
+    other = [{"id": f"{HELD_BACK}_7", "data": [text for _, text in talk()]},
+             {"conversation_id": HELD_BACK, "messages": []}]
     paths = [save(tmp_path / "a.json", rows), save(tmp_path / "b.json", other)]
     manifest = curate(paths, tmp_path / "out", Rules(), str(model_folder))
-    assert manifest["stages"]["selection"]["left_out"] == {"kept for validation and test": 5}
-    assert manifest["kept"]["excluded_bases"] == {"listed": 464, "overlap": 0}
+    assert manifest["stages"]["selection"]["left_out"] == {"held back": 5}
+    listed = {"held back": 464, "copy of a chat held back": 47}
+    assert manifest["kept"]["excluded_bases"] == {"listed": listed, "overlap": 0}
     assert [s["id"] for s in lines(tmp_path / "out")] == ["mine_0"]
 
 
 def test_near_duplicates_and_benchmark_texts(tmp_path, model_folder):
     asked = "Describe in your own words how the tides of the sea follow the moon around the earth."
     (tmp_path / "data/mt_bench").mkdir(parents=True)
-    save(tmp_path / "data/mt_bench/mt_bench.jsonl", [{"conv": [{"user": asked}, {"user": "Now as a short poem."}, {"user": "Why?"}]}])
+    turns = [{"user": asked}, {"user": "Now as a short poem."}, {"user": "Why?"}]
+    save(tmp_path / "data/mt_bench/mt_bench.jsonl", [{"conv": turns}])
     save(tmp_path / "data/mt_bench/x_single.jsonl", [{"conv": [{"user": PROSE.replace("{}", "0")}]}])
-    first, second, third, fourth = (many(8)[n]["conversations"] for n in (1, 2, 3, 5))
-    as_list = lambda messages: [[m["from"], m["value"]] for m in messages]  # noqa: E731
-    rows = [row("first", as_list(first)), row("again", as_list(first)), row("nearly", [*as_list(first)[:5], ["gpt", first[5]["value"] + " w1"]]),
-            row("pasted", [*as_list(second), ["human", f"Hi! {asked.upper()} Please."], ["gpt", "The moon pulls."]]),
-            row("whole", [*as_list(second), ["human", "now, as a short poem"], ["gpt", "The moon pulls."]]),
-            row("part", [*as_list(third), ["human", "Write it now as a short poem."], ["gpt", "The moon pulls."]]),
-            row("brief", [*as_list(fourth)[:4], ["human", "Why?"], ["gpt", "Because I say so, and that is all."]]),
+    first, second, third, fourth = ([[m["from"], m["value"]] for m in many(8)[n]["conversations"]]
+                                    for n in (1, 2, 3, 5))
+    rows = [row("first", first), row("again", first),
+            row("nearly", [*first[:5], ["gpt", first[5][1] + " and so on"]]),
+            row("pasted", [*second, ["human", f"Hi! {asked.upper()} Please."], ["gpt", "The moon pulls."]]),
+            row("whole", [*second, ["human", "now, as a short poem"], ["gpt", "The moon pulls."]]),
+            row("part", [*third, ["human", "Write it now as a short poem."], ["gpt", "The moon pulls."]]),
+            row("brief", [*fourth[:4], ["human", "Why?"], ["gpt", "Because I say so, that is all."]]),
             row("prose", talk())]
     path = save(tmp_path / "x.jsonl", rows)
     manifest = curate([path], tmp_path / "out", Rules(dedup=True), str(model_folder), data=tmp_path / "data")
@@ -205,10 +217,11 @@ def test_the_sketch_estimates_the_share_of_common_runs():
     runs = lambda text: {*overlap.grams(overlap.words(text), 5).tolist()}  # noqa: E731
     exact = len(runs(a) & runs(b)) / len(runs(a) | runs(b))
     assert len(runs(a)) == 1496 and abs((overlap.sketch(a, 1) == overlap.sketch(b, 1)).mean() - exact) < 0.15
-    assert overlap.words("Es ist, ES IST 因为a").tolist() == overlap.words("es ist es ist 因 为 a").tolist()
+    assert (overlap.words("Es ist, ES IST 因为a") == overlap.words("es ist es ist 因 为 a")).all()
     assert len(overlap.grams(overlap.words("a b c"), 5)) == 0 and overlap.sketch("", 0).shape == (128,)
 
 
+DEDUP = Rules(dedup=True)
 ERRORS = [
     (["missing.json"], {}, "source 'missing.json' is no file and no folder"),
     (["x.jsonl", "./x.jsonl"], {}, "x.jsonl is given 2 times; allowed: once"),
@@ -217,8 +230,8 @@ ERRORS = [
     (["x.jsonl"], {"model": "./nowhere"}, "model ./nowhere is no file"),
     (["x.jsonl"], {"out": "x.jsonl"}, "x.jsonl can't be written: File exists"),
     (["x.jsonl"], {"out": "x.jsonl/out"}, "x.jsonl/out can't be written: Not a directory"),
-    (["x.jsonl"], {"rules": Rules(dedup=True), "data": "empty"}, "data empty holds no benchmark; allowed: a folder with one of mt_bench"),
-    (["x.jsonl"], {"rules": Rules(dedup=True), "data": "odd"}, "line 1 is '{\"text\": 1}'; allowed: an object with conv or prompt"),
+    (["x.jsonl"], {"rules": DEDUP, "data": "empty"}, "data empty holds no benchmark; allowed: a folder with"),
+    (["x.jsonl"], {"rules": DEDUP, "data": "odd"}, "line 1 is '{\"text\": 1}'; allowed: an object with"),
 ]
 
 
@@ -279,8 +292,9 @@ def test_a_broken_file_is_used_and_said(folder, model_folder, capsys):
 
 def test_ctrl_c_leaves_nothing_half_done(folder, model_folder):
     save(folder / "long.jsonl", [row(f"s{n}", talk(15, PROSE * 40, n)) for n in range(1500)])
-    with subprocess.Popen([sys.executable, "-m", "train.curate", "--out", "out", "--source", "long.jsonl", "--model", str(model_folder),
-                           "--processes", "2"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    command = [sys.executable, "-m", "train.curate", "--out", "out", "--source", "long.jsonl",
+               "--processes", "2", "--model", str(model_folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         while not (folder / "out/train.jsonl.part").exists():
             time.sleep(0.05)
             assert process.poll() is None, process.stderr.read()
@@ -289,8 +303,15 @@ def test_ctrl_c_leaves_nothing_half_done(folder, model_folder):
     assert (process.returncode, out, err) == (130, "", "") and list((folder / "out").iterdir()) == []
 
 
+def test_chats_that_repeat_one_that_is_held_back(tmp_path):
+    first, other = ([[m["from"], m["value"]] for m in many(3)[n]["conversations"]] for n in (1, 2))
+    thanked = [*first, ["human", "Thanks!"], ["gpt", "You are welcome."]]
+    rows = [row("again_0", other), row("again_9", thanked), row("mine_0", other), row(HELD_BACK, first)]
+    assert copies.copies(save(tmp_path / "x.jsonl", rows)) == [sources.hash_base("again")]
+
+
 @pytest.mark.skipif("RHEA_DATA" not in os.environ, reason="needs RHEA_DATA")
 def test_all_of_the_held_back_split_is_left_out(tmp_path, model_folder):
     folder = Path(os.environ["RHEA_DATA"]) / "sharegpt"
-    with pytest.raises(ValueError, match="^nothing is left of 300 sessions: 300 kept for validation and test$"):
+    with pytest.raises(ValueError, match="^nothing is left of 300 sessions: 300 held back$"):
         curate([str(folder / "valid.jsonl.gz")], tmp_path, Rules(), str(model_folder))

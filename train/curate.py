@@ -1,4 +1,4 @@
-"""Conversations into training data by the paper's rules: `python -m train.curate --out DIR`; all that is left out is counted."""
+"""Makes training data of conversations by the paper's rules, counted: `python -m train.curate --out DIR`."""
 
 import argparse
 import contextlib
@@ -32,7 +32,7 @@ _LIBRARIES = ("rhea_jax", "tokenizers", "numpy", "regex", "pyarrow", "datasketch
 
 
 def curate(given, out, rules, model="smollm2-135m", limit=None, processes=1, data=None, offline=False):
-    """Writes train.jsonl and manifest.json into a folder and returns the manifest; the same inputs give the same bytes.
+    """Writes train.jsonl and manifest.json into a folder; same inputs, same bytes. Returns the manifest.
 
     given: what `sources.find` takes.  limit: so many sessions at most, drawn by the seed.
     data: folder of benchmarks whose texts are kept out when rules.dedup.
@@ -45,20 +45,23 @@ def curate(given, out, rules, model="smollm2-135m", limit=None, processes=1, dat
     try:
         out.mkdir(parents=True, exist_ok=True)
         with _progress() as progress:
-            verdicts = _verdicts(_sessions(found, broken, progress), processes, rules, tokenizer, excluded, marks)
+            settings = rules, tokenizer, excluded, marks
+            verdicts = _verdicts(_sessions(found, broken, progress), processes, *settings)
             tokens, dropped, parts, read = _write(verdicts, part, rules, progress)
         if limit and limit < len(tokens):
             dropped["limit", f"over {limit:,} sessions"] = len(tokens) - limit
             tokens = _draw(part, tokens, limit, rules.seed)
         manifest = {
-            "sources": [{"label": label, **_about(p), "breaks_off": p in broken} for label, paths in found for p in paths],
+            "sources": [{"label": label, **_about(p), "breaks_off": p in broken}
+                        for label, paths in found for p in paths],
             "rules": asdict(rules) | {"limit": limit},
-            "tokenizer": {"model": model, "sha256": hashlib.sha256(tokenizer.text.to_str().encode()).hexdigest()},
-            "benchmarks": None if marks is None else {"marks": len(marks), "sha256": hashlib.sha256(marks.tobytes()).hexdigest()},
+            "tokenizer": {"model": model, "sha256": _digest(tokenizer.text.to_str().encode())},
+            "benchmarks": None if marks is None else _benchmarks(marks),
             "read": read, "stages": _stages(read, dropped), "parts_left_out": dict(sorted(parts.items())),
             "kept": _checked(part, excluded) | {"tokens": sum(tokens)},
             "output": _about(part) | {"file": "train.jsonl"},
-            "versions": {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in _LIBRARIES},
+            "versions": {"python": platform.python_version(),
+                         **{name: importlib.metadata.version(name) for name in _LIBRARIES}},
         }
         _replace(part, manifest, out)
     except OSError as error:
@@ -94,26 +97,30 @@ def _found(given, offline):
 
 def _progress():
     console = rich.console.Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), TextColumn("{task.fields[kept]:,} sessions kept"))
+    kept = TextColumn("{task.fields[kept]:,} sessions kept")
+    columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), kept
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
 def _sessions(found, broken, progress):
     """Yields the sessions of all sources; the paths of files that break off are added to `broken`."""
-    task = progress.add_task("curating", total=sum(path.stat().st_size for _, paths in found for path in paths), kept=0)
-    before = 0
+    total = sum(path.stat().st_size for _, paths in found for path in paths)
+    task, before = progress.add_task("curating", total=total, kept=0), 0
     for label, paths in found:
         for path in paths:
             def warn(line, path=path):
                 broken.append(path)
                 progress.console.print(f"warning: {line}", markup=False, highlight=False, soft_wrap=True)
 
-            yield from sources.read(path, label, warn, lambda done, before=before: progress.update(task, completed=before + done))
+            def advance(done, before=before):
+                progress.update(task, completed=before + done)
+
+            yield from sources.read(path, label, warn, advance)
             before += path.stat().st_size
 
 
 def _verdicts(sessions, processes, *settings):
-    """Yields the verdicts in the order of the sessions; few batches are under way at a time, so that memory stays bounded."""
+    """Yields the verdicts in the order of the sessions; few batches are under way at any time."""
     if processes == 1:
         for session in sessions:
             yield filters.judge(session, *settings)
@@ -129,7 +136,7 @@ def _verdicts(sessions, processes, *settings):
 
 
 def _begin(*settings):
-    """What a process of the pool does first: Ctrl-C is the parent's, one core is enough for its tokenizer."""
+    """What a process of the pool does first: Ctrl-C is the parent's, one core is enough for it."""
     global _settings
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -141,7 +148,7 @@ def _judge(batch):
 
 
 def _write(verdicts, part, rules, progress):
-    """Writes the lines that are kept; returns the tokens of each, counts by (stage, reason), parts, sessions read.
+    """Writes what is kept; returns its tokens, counts by (stage, reason), parts left out, sessions read.
 
     Raises: ValueError when nothing is kept.
     """
@@ -152,15 +159,17 @@ def _write(verdicts, part, rules, progress):
             parts.update(verdict.parts)
             if verdict.stage:
                 dropped[verdict.stage, verdict.reason] += 1
-            elif seen and not seen.add(verdict.sketch):
+            elif seen and seen.like(verdict.sketch):
                 dropped["overlap", "near-duplicate"] += 1
             else:
+                if seen:
+                    seen.add(verdict.sketch)
                 tokens.append(verdict.tokens)
                 file.write(verdict.line + "\n")
                 progress.update(progress.task_ids[0], kept=len(tokens))
     if not tokens:
-        counts = ", ".join(f"{n:,} {reason}" for (_, reason), n in dropped.most_common())
-        raise ValueError(f"nothing is left of {read:,} sessions: {counts}")
+        reasons = _counted({reason: n for (_, reason), n in dropped.items()})
+        raise ValueError(f"nothing is left of {read:,} sessions: {reasons}")
     return tokens, dropped, parts, read
 
 
@@ -195,16 +204,25 @@ def _checked(part, excluded):
             session = json.loads(line)
             counts["exchanges"] += sum(m["role"] == "user" for m in session["messages"])
             counts[session["source"]] += 1
-            if sources.is_excluded(session["id"], excluded):
-                raise ValueError(f"session {session['id']} is kept for validation and test, but was about to be written")
+            if why := sources.why_excluded(session["id"], excluded):
+                raise ValueError(f"session {session['id']} was about to be written; it is excluded: {why}")
     turns = counts.pop("exchanges")
     return {"sessions": counts.total(), "exchanges": turns, "by_source": dict(sorted(counts.items())),
-            "excluded_bases": {"listed": len(excluded), "overlap": 0}}
+            "excluded_bases": {"listed": dict(Counter(excluded.values())), "overlap": 0}}
+
+
+def _benchmarks(marks):
+    return {"marks": len(marks), "sha256": _digest(marks.tobytes())}
+
+
+def _digest(data):
+    return hashlib.sha256(data).hexdigest()
 
 
 def _about(path):
     with path.open("rb") as file:
-        return {"file": path.name, "bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return {"file": path.name, "bytes": path.stat().st_size, "sha256": digest}
 
 
 def _replace(part, manifest, out):
@@ -216,14 +234,18 @@ def _replace(part, manifest, out):
     os.replace(draft, out / "manifest.json")
 
 
+def _counted(counts):
+    most_first = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{n:,} {what}" for what, n in most_first)
+
+
 def report(manifest):
     """The counts of a manifest as lines for a reader."""
     for stage, counts in manifest["stages"].items():
-        reasons = ", ".join(f"{n:,} {reason}" for reason, n in sorted(counts["left_out"].items(), key=lambda item: -item[1]))
-        if reasons:
+        if reasons := _counted(counts["left_out"]):
             yield f"{stage:10} {counts['in']:9,} -> {counts['out']:9,}   {reasons}"
-    if manifest["parts_left_out"]:
-        yield "left out of sessions: " + ", ".join(f"{n:,} {part}" for part, n in manifest["parts_left_out"].items())
+    if parts := _counted(manifest["parts_left_out"]):
+        yield f"left out of sessions: {parts}"
     kept = manifest["kept"]
     yield f"kept: {kept['sessions']:,} sessions, {kept['exchanges']:,} exchanges, {kept['tokens']:,} tokens"
 
@@ -240,22 +262,24 @@ def _number(low, high):
 def main():
     parser = argparse.ArgumentParser(prog="train.curate", description=__doc__, allow_abbrev=False)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    parser.add_argument("--out", required=True, type=Path, help="folder for train.jsonl and manifest.json")
-    parser.add_argument("--source", nargs="+", default=["sharegpt"], metavar="FILE", help="files, folders of files, LABEL=FILE, or a data "
-                        f"set of the registry: {', '.join(assets.DATASETS)} (default)")
-    parser.add_argument("--model", default="smollm2-135m", help="the backbone whose tokenizer counts")
-    parser.add_argument("--limit", type=_number(1, 10**9), help="so many sessions at most, drawn by the seed")
-    parser.add_argument("--processes", type=_number(1, 256), default=cores, help="default: the cores at hand")
-    parser.add_argument("--seed", type=_number(0, 2**32 - 1), default=0)
-    parser.add_argument("--dedup", action="store_true", help="leave out near-duplicates and what overlaps with benchmark texts")
-    parser.add_argument("--data", default=os.environ.get("RHEA_DATA"), help="folder of the benchmarks, for --dedup (default: RHEA_DATA)")
-    parser.add_argument("--offline", action="store_true", help="no network")
+    add, names = parser.add_argument, ", ".join(assets.DATASETS)
+    add("--out", required=True, type=Path, help="folder for train.jsonl and manifest.json")
+    add("--source", nargs="+", default=["sharegpt"], metavar="FILE",
+        help=f"files, folders of files, LABEL=FILE, a data set of the registry: {names} (default: sharegpt)")
+    add("--model", default="smollm2-135m", help="the backbone whose tokenizer counts")
+    add("--limit", type=_number(1, 10**9), help="so many sessions at most, drawn by the seed")
+    add("--processes", type=_number(1, 256), default=cores, help="default: the cores at hand")
+    add("--seed", type=_number(0, 2**32 - 1), default=0)
+    add("--dedup", action="store_true", help="leave out near-duplicates and what holds benchmark texts")
+    add("--data", default=os.environ.get("RHEA_DATA"), help="folder of the benchmarks (default: RHEA_DATA)")
+    add("--offline", action="store_true", help="no network")
     args = parser.parse_args()
     if args.dedup and not args.data:
-        print("no --data and no RHEA_DATA: near-duplicates are left out, overlap with benchmarks is not looked for", file=sys.stderr)
-    manifest = curate(args.source, args.out.expanduser(), Rules(dedup=args.dedup, seed=args.seed), args.model, args.limit, args.processes,
-                      args.data, args.offline)
-    print(*report(manifest), f"written: {args.out / 'train.jsonl'}, {args.out / 'manifest.json'}", sep="\n")
+        print("no --data, no RHEA_DATA: overlap with benchmarks is not looked for", file=sys.stderr)
+    out, rules = args.out.expanduser(), Rules(dedup=args.dedup, seed=args.seed)
+    manifest = curate(args.source, out, rules, args.model, args.limit, args.processes, args.data,
+                      args.offline)
+    print(*report(manifest), f"written: {out / 'train.jsonl'}, {out / 'manifest.json'}", sep="\n")
 
 
 if __name__ == "__main__":
@@ -265,7 +289,8 @@ if __name__ == "__main__":
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
     except BrokenProcessPool:
-        print("error: a process was ended from outside, perhaps for want of memory; try fewer --processes", file=sys.stderr)
+        print("error: a process was ended from outside, perhaps for want of memory: try fewer --processes",
+              file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -1,4 +1,4 @@
-"""What makes a session fit for training: the paper's four stages and the overlap with benchmarks, one session at a time."""
+"""What makes a session fit for training: the paper's four stages and the overlap with benchmarks."""
 
 import itertools
 import json
@@ -48,7 +48,8 @@ _URL = regex.compile(r"https?://[!-~]+")
 _CODE = regex.compile(
     r"^[ \t]*(?:"
     r"[)}\]]+[;,]?|[^\n]*(?:\{|\}|[)\]}'\"]\)?;|/>|->)|[\w.$\\\[\]'\"]+ ?(?:[-+*/|]?=|:=|<-) ?\S[^\n]*"
-    r"|(?:def|class|function|func|fn|struct|interface) \w[^\n]*[({:]|(?:const|let|var) [\w{\[][^\n=]*=|(?:public|private|static) \w[^\n]*[=({;]"
+    r"|(?:def|class|function|func|fn|struct|interface) \w[^\n]*[({:]"
+    r"|(?:const|let|var) [\w{\[][^\n=]*=|(?:public|private|static) \w[^\n]*[=({;]"
     r"|import [\w.{*][\w.,{}* ]*(?:from ['\"][^\n]*)?;?|from [\w.]+ import [^\n]*"
     r"|(?:return|elif|else|except|try|#include|using namespace)\b[^\n]*[:;>)]"
     r"|</?[\w-]+(?: [^\n]*)?>|[\w.\\]+\([^\n]*\)|Copy code)[ \t]*$",
@@ -71,14 +72,24 @@ def special(texts, rules):
     if blocks and sum(map(len, blocks)) >= rules.code_share * sum(map(len, texts)):
         return "much code"
     plain = [_URL.sub("", _FENCE.sub("", text)) for text in texts]
-    for reason, pattern, limit in (("code outside of a block", _CODE, rules.code_lines), ("table", _TABLE, rules.table_rows),
-                                   ("markup", _TAG, rules.tags), ("formulas or escapes", _FORMULA, rules.formulas)):
-        if any(next(itertools.islice(pattern.finditer(text), limit - 1, None), None) for text in plain):
-            return reason
+    has = lambda pattern, n: any(_finds(pattern, text, n) for text in plain)  # noqa: E731
+    if has(_CODE, rules.code_lines):
+        return "code outside of a block"
+    if has(_TABLE, rules.table_rows):
+        return "table"
+    if has(_TAG, rules.tags):
+        return "markup"
+    if has(_FORMULA, rules.formulas):
+        return "formulas or escapes"
     if any(len(run) >= rules.run for text in plain for run in _RUN.findall(text)):
         return "text without blanks"
     letters = sum(len(m) for text in plain for m in _LETTERS.findall(text))
     return "few letters" if letters < rules.letters * sum(map(len, plain)) else None
+
+
+def _finds(pattern, text, n):
+    """Whether a pattern is found so many times."""
+    return next(itertools.islice(pattern.finditer(text), n - 1, None), None) is not None
 
 
 def exchanges(messages):
@@ -98,13 +109,14 @@ def exchanges(messages):
         rest.pop()
     if any(role != ("user", "assistant")[i % 2] for i, (role, _) in enumerate(rest)):
         return "roles do not alternate", None, [], parts
-    return None if rest else "no exchange", system, [(u, r) for (_, u), (_, r) in zip(rest[::2], rest[1::2])], parts
+    texts = [text for _, text in rest]
+    return None if rest else "no exchange", system, list(zip(texts[::2], texts[1::2])), parts
 
 
 def dense(pairs, tokenizer, min_tokens):
     """(the exchanges that say something, their tokens, counts of the others).
 
-    Paper: A.3, third stage. User and reply are counted together, by the backbone's tokenizer: no blanks are needed.
+    Paper: A.3, third stage; user and reply are counted together, in tokens, so that Chinese needs no blanks.
     """
     kept, total, parts = [], 0, Counter()
     for user, reply in pairs:
@@ -122,11 +134,11 @@ def dense(pairs, tokenizer, min_tokens):
 def judge(session, rules, tokenizer, excluded, benchmark):
     """The Verdict over one session: the stages one after the other, the first reason counts.
 
-    excluded: hashed bases that are never trained on.  benchmark: sorted marks of the benchmarks' texts, or None.
+    excluded: as `sources.excluded_bases` has it.  benchmark: sorted marks of benchmark texts, or None.
     Paper: A.3.
     """
-    if sources.is_excluded(session.id, excluded):
-        return Verdict("selection", "kept for validation and test", {})
+    if reason := sources.why_excluded(session.id, excluded):
+        return Verdict("selection", reason, {})
     reason, system, pairs, parts = exchanges(session.messages)
     if reason:
         return Verdict("selection", reason, parts)
@@ -149,5 +161,6 @@ def judge(session, rules, tokenizer, excluded, benchmark):
 
 def _line(session, system, texts):
     messages = [("system", system)] * bool(system) + list(zip(itertools.cycle(("user", "assistant")), texts))
-    record = {"id": session.id, "source": session.source, "messages": [{"role": r, "content": t} for r, t in messages]}
+    messages = [{"role": role, "content": text} for role, text in messages]
+    record = {"id": session.id, "source": session.source, "messages": messages}
     return json.dumps(record, ensure_ascii=False, separators=(",", ":"))

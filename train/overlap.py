@@ -1,4 +1,4 @@
-"""What two texts share: near-duplicates among sessions by MinHash, overlap with benchmark texts by n-grams."""
+"""What texts share: near-duplicate sessions by MinHash, overlap with benchmark texts by n-grams."""
 
 import json
 import zlib
@@ -13,7 +13,8 @@ NGRAM = 13  # words that a session and a benchmark text must share in a row
 SHORT = 5  # a shorter benchmark text says too little to be recognized
 SHINGLE, PERMUTATIONS, ALIKE = 5, 128, 0.8
 # Scripts that are written without blanks count a character as a word.
-_WORD = regex.compile(r"(?V1)[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}]|[\w--\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}]+")
+_ALONE = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}"
+_WORD = regex.compile(rf"(?V1)[{_ALONE}]|[\w--[{_ALONE}]]+")
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -38,7 +39,7 @@ def grams(hashes, n):
 
 
 def marks(text):
-    """What a text is recognized by in another: its runs of NGRAM words, or, of a shorter one, the whole of it."""
+    """What a text is recognized by in another: its runs of NGRAM words; a shorter text is one run."""
     hashes = words(text)
     return grams(hashes, min(NGRAM, len(hashes))) if len(hashes) >= SHORT else hashes[:0]
 
@@ -48,21 +49,27 @@ def benchmark_marks(data):
 
     Raises: ValueError when the folder holds none of them, or a line that is no JSON.
     """
-    paths = sorted(path for name in BENCHMARKS for path in Path(data).glob(f"{name}/*.jsonl") if not path.stem.endswith("_single"))
+    paths = [path for name in BENCHMARKS for path in Path(data).glob(f"{name}/*.jsonl")]
+    paths = sorted(path for path in paths if not path.stem.endswith("_single"))
     if not paths:
-        raise ValueError(f"data {data} holds no benchmark; allowed: a folder with one of {', '.join(BENCHMARKS)}")
+        raise ValueError(f"data {data} holds no benchmark; allowed: a folder with {', '.join(BENCHMARKS)}")
     return np.unique(np.concatenate([marks(text) for path in paths for text in _asked(path)]))
 
 
 def _asked(path):
     """The user's texts of a benchmark file; the *_single files only repeat them with replies pasted in."""
-    for n, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} can't be read: {error}") from None
+    for n, line in enumerate(lines, 1):
         if line.strip():
             try:
                 row = json.loads(line)
                 yield from [turn["user"] for turn in row["conv"]] if "conv" in row else [row["prompt"]]
             except (json.JSONDecodeError, KeyError, TypeError):
-                raise ValueError(f"{path} line {n} is {line[:60]!r}; allowed: an object with conv or prompt") from None
+                said = f"{path} line {n} is {line[:60]!r}; allowed: an object with conv or prompt"
+                raise ValueError(said) from None
 
 
 def holds(benchmark, text):
@@ -73,7 +80,7 @@ def holds(benchmark, text):
 
 
 def sketch(text, seed):
-    """The MinHash of a text's runs of SHINGLE words; of a shorter text, the whole of it is one run.
+    """The MinHash of a text's runs of SHINGLE words; a shorter text is one run.
 
     Shapes: uint32 [PERMUTATIONS].
     """
@@ -84,17 +91,21 @@ def sketch(text, seed):
 
 
 class Seen:
-    """The sketches of the sessions that were kept so far; of those that are alike the first one stays."""
+    """The sketches of the sessions so far."""
 
     def __init__(self, seed):
         self.seed, self.index, self.sketches = seed, MinHashLSH(ALIKE, PERMUTATIONS), []
         self.permutations = MinHash(PERMUTATIONS, seed).permutations
 
+    def like(self, values):
+        """Whether a sketch so far is like this one."""
+        near = self.index.query(self._made(values))
+        return any((self.sketches[key] == values).mean() >= ALIKE for key in near)
+
     def add(self, values):
-        """Whether no sketch so far is like this one; if so, it is kept."""
-        made = MinHash(hashvalues=values, permutations=self.permutations, seed=self.seed, hashfunc=int, scheme="affine32")
-        if any((self.sketches[key] == values).mean() >= ALIKE for key in self.index.query(made)):
-            return False
-        self.index.insert(len(self.sketches), made)
+        """Keeps a sketch."""
+        self.index.insert(len(self.sketches), self._made(values))
         self.sketches.append(values)
-        return True
+
+    def _made(self, values):
+        return MinHash(seed=self.seed, hashvalues=values, permutations=self.permutations, scheme="affine32")

@@ -17,14 +17,15 @@ _LISTS = ("conversations", "conversation", "items", "messages", "conv", "data")
 _IDS = ("id", "conversation_id", "prompt_id", "_id")
 _ENDINGS = (".json", ".jsonl", ".json.gz", ".jsonl.gz", ".parquet")
 _FORMS = "a JSON list, JSON Lines (either may be gzipped) or parquet"
-_KEYS = f"a list under one of {', '.join(_LISTS)}, or TopiOCQA's Conversation_no, Question, Answer"
+_TURNWISE = ("Conversation_no", "Question", "Answer")
+_KEYS = f"a list under one of {', '.join(_LISTS)}, or TopiOCQA's {', '.join(_TURNWISE)}"
 _BLOCK = 1 << 20
 _BETWEEN = re.compile(r"[\s,]*")
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One conversation as its file has it; a role that is neither system, user nor assistant keeps its own name."""
+    """One conversation as its file has it; a role that is not system, user or assistant keeps its name."""
 
     id: str
     base: str  # the chat that it is a piece of
@@ -38,8 +39,10 @@ def base_of(session_id):
 
 
 def excluded_bases():
-    """The hashed bases that are kept for validation and tests, as `hash_base` writes them."""
-    return frozenset((Path(__file__).parent / "exclude_bases.txt").read_text(encoding="ascii").split())
+    """Hash of a base that is never trained on -> why: the two lists that ship with the project."""
+    lists = {"held back": "exclude_bases.txt", "copy of a chat held back": "exclude_copies.txt"}
+    texts = {why: (Path(__file__).parent / name).read_text(encoding="ascii") for why, name in lists.items()}
+    return {digest: why for why, text in texts.items() for digest in text.split()}
 
 
 def hash_base(base):
@@ -47,17 +50,17 @@ def hash_base(base):
     return hashlib.sha256(base.encode()).hexdigest()[:16]
 
 
-def is_excluded(session_id, excluded):
-    """Whether a session is, or is a piece of (a piece of) a chat that is never trained on."""
-    while hash_base(session_id) not in excluded:
+def why_excluded(session_id, excluded):
+    """Why a session is never trained on, or None; pieces (of pieces) of an excluded chat are not either."""
+    while (why := excluded.get(hash_base(session_id))) is None:
         if (base := base_of(session_id)) == session_id:
-            return False
+            return None
         session_id = base
-    return True
+    return why
 
 
 def find(source, offline=False):
-    """(label, [path]) of what `--source` names: a data set of the registry, a file, a folder of files, or LABEL=PATH.
+    """(label, [path]) of what `--source` names: a data set of the registry, a file, a folder, or LABEL=PATH.
 
     Raises: ValueError when there is no such thing.
     """
@@ -67,20 +70,23 @@ def find(source, offline=False):
     label, path = named.groups() if named and not Path(source).exists() else (None, source)
     path = Path(path).expanduser()
     try:
-        paths = sorted(p for p in path.iterdir() if p.name.lower().endswith(_ENDINGS)) if source and path.is_dir() else [path]
+        inside = sorted(path.iterdir()) if source and path.is_dir() else None
     except OSError as error:
         raise ValueError(f"source {path} can't be read: {error.strerror}") from None
+    paths = [path] if inside is None else [p for p in inside if p.name.lower().endswith(_ENDINGS)]
     if not paths:
-        raise ValueError(f"source {path} holds no data file; allowed: files that end in {', '.join(_ENDINGS)}")
+        raise ValueError(f"source {path} has no data file; allowed: names that end in {', '.join(_ENDINGS)}")
     if not paths[0].is_file():
-        raise ValueError(f"source {source!r} is no file and no folder; allowed besides these: {', '.join(assets.DATASETS)}")
+        names = ", ".join(assets.DATASETS)
+        raise ValueError(f"source {source!r} is no file and no folder; allowed besides these: {names}")
     return label or path.name.split(".")[0], paths
 
 
 def read(path, label, warn, advance=lambda done: None):
     """Yields the conversations of a file, whose form is told by its content, not by its name.
 
-    warn: hears in one line how much was saved of a JSON file that breaks off.  advance: hears how many bytes of the file are read.
+    warn: hears in one line how much was saved of a JSON file that breaks off.
+    advance: hears how many bytes of the file have been read.
     Raises: ValueError naming the file and what is wrong with it.
     """
     n = 0
@@ -93,11 +99,13 @@ def read(path, label, warn, advance=lambda done: None):
             if start == b"PAR1":
                 values = _rows(path, raw, advance)
             else:
-                values = _values(path, gzip.open(raw) if start[:2] == b"\x1f\x8b" else raw, warn, lambda: advance(raw.tell()))
+                stream = gzip.open(raw) if start[:2] == b"\x1f\x8b" else raw
+                values = _values(path, stream, warn, lambda: advance(raw.tell()))
             for n, record in enumerate(_whole(path, values), 1):
                 yield _session(path, n, record, label)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise ValueError(f"{path} is a damaged gzip file after record {n}: {error}; allowed: a whole one") from None
+        said = f"{path} is a damaged gzip file after record {n}: {error}; allowed: a whole one"
+        raise ValueError(said) from None
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is no UTF-8 after record {n}: {error.reason}; allowed: {_FORMS}") from None
     except OSError as error:
@@ -115,7 +123,7 @@ def _texts(stream, advance):
 
 
 def _values(path, stream, warn, advance):
-    """Yields the values of a JSON list or of JSON Lines as they come in; of a file that breaks off the whole ones.
+    """Yields the values of a JSON list or of JSON Lines as they come; the whole ones if the file breaks off.
 
     Raises: ValueError when the text is not JSON, at the number of the record.
     """
@@ -135,7 +143,8 @@ def _values(path, stream, warn, advance):
                 except json.JSONDecodeError as error:
                     if error.msg.startswith("Unterminated string") or error.pos > len(text) - 12:
                         break  # goes on in the next block
-                    raise ValueError(f"{path} record {n + 1} is no JSON: {error.msg}; allowed: {_FORMS}") from None
+                    said = f"{path} record {n + 1} is no JSON: {error.msg}; allowed: {_FORMS}"
+                    raise ValueError(said) from None
                 except RecursionError:
                     raise ValueError(f"{path} record {n + 1} is nested too deep") from None
                 n += 1
@@ -145,10 +154,11 @@ def _values(path, stream, warn, advance):
 
 
 def _check_start(path, text):
-    if text[0] == "<":
-        raise ValueError(f"{path} is HTML or XML ({text.splitlines()[0]!r}), perhaps a page instead of the download; allowed: {_FORMS}")
-    if text[0] not in "[{":
-        raise ValueError(f"{path} begins with {text.splitlines()[0]!r}; allowed: {_FORMS}")
+    first = text.splitlines()[0]
+    if first[0] == "<":
+        raise ValueError(f"{path} is HTML or XML and begins with {first!r}; allowed: {_FORMS}")
+    if first[0] not in "[{":
+        raise ValueError(f"{path} begins with {first!r}; allowed: {_FORMS}")
 
 
 def _rows(path, raw, advance):
@@ -159,8 +169,8 @@ def _rows(path, raw, advance):
     try:
         file = pyarrow.parquet.ParquetFile(raw)
         names = file.schema_arrow.names
-        wanted = [name for name in names if name in (*_LISTS, *_IDS, "Conversation_no", "Question", "Answer")]
-        if not {*_LISTS, "Conversation_no"} & {*wanted}:
+        wanted = [name for name in names if name in (*_LISTS, *_IDS, *_TURNWISE)]
+        if not {*_LISTS, _TURNWISE[0]} & {*wanted}:
             raise ValueError(f"{path} has the columns {', '.join(names)}; allowed: {_KEYS}")
         for batch in file.iter_batches(batch_size=256, columns=wanted):
             advance(raw.tell())
@@ -170,17 +180,17 @@ def _rows(path, raw, advance):
 
 
 def _whole(path, values):
-    """The records, one a conversation: the turns of TopiOCQA's own files, which stand one by one, are put together."""
+    """The records, one a conversation; TopiOCQA's own files have one a turn, which are put together."""
     first = next(values, None)
     if first is None:
         return
     values = itertools.chain([first], values)
-    if not (isinstance(first, dict) and "Conversation_no" in first):
+    if not (isinstance(first, dict) and _TURNWISE[0] in first):
         yield from values
         return
-    for number, turns in itertools.groupby(values, lambda r: r.get("Conversation_no") if isinstance(r, dict) else None):
-        turns = [{"user": t.get("Question"), "assistant": t.get("Answer")} for t in turns if isinstance(t, dict)]
-        yield {"id": f"{path.stem}-{number}", "conv": turns}
+    turns = ([turn.get(key) if isinstance(turn, dict) else None for key in _TURNWISE] for turn in values)
+    for number, turns in itertools.groupby(turns, lambda turn: turn[0]):
+        yield {"id": f"{path.stem}-{number}", "conv": [{"user": u, "assistant": a} for _, u, a in turns]}
 
 
 def _session(path, n, record, label):
@@ -189,13 +199,15 @@ def _session(path, n, record, label):
         raise ValueError(f"{path} record {n} is {str(record)[:60]!r}; allowed: an object with {_KEYS}")
     turns = next((record[key] for key in _LISTS if isinstance(record.get(key), list)), None)
     if turns is None and not any(key in record for key in _LISTS):
-        raise ValueError(f"{path} record {n} has the fields {', '.join(map(str, record))[:200]}; allowed: {_KEYS}")
-    name = next((str(record[key]) for key in _IDS if isinstance(record.get(key), (str, int))), f"{label}-{n}")
+        names = ", ".join(record)[:200]
+        raise ValueError(f"{path} record {n} has the fields {names}; allowed: {_KEYS}")
+    ids = [record[key] for key in _IDS if isinstance(record.get(key), (str, int))]
+    name = str(ids[0]) if ids else f"{label}-{n}"
     return Session(clean(name), base_of(clean(name)), label, tuple(_messages(turns or [])))
 
 
 def _messages(turns):
-    """Yields (role, text) of turns that are plain texts in turn, messages, or pairs of a user's text and its reply."""
+    """Yields (role, text) of turns that are texts by turns, messages, or pairs of user's text and reply."""
     for i, turn in enumerate(turns):
         if isinstance(turn, str):
             yield ("user", "assistant")[i % 2], clean(turn)
@@ -212,5 +224,6 @@ def _messages(turns):
 def _text(content):
     """A message's text; of a list of parts its texts; nothing for anything else."""
     if isinstance(content, list):
-        content = "".join(part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str))
+        parts = [part.get("text") for part in content if isinstance(part, dict)]
+        content = "".join(part for part in parts if isinstance(part, str))
     return clean(content) if isinstance(content, str) else ""
