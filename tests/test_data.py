@@ -117,7 +117,10 @@ def test_sessions_are_read_or_refused_by_line(tmp_path):
     good = {"id": "a", "messages": [{"role": "user", "content": "u"}, {"role": "assistant", "content": "b"}]}
     file.write_text(json.dumps(good) + "\n")
     assert data.read_sessions(tmp_path) == data.read_sessions(file) == [Session("a", (("u", "b"),))]
-    for text, said in (("{", "line 1 is no session"), ("[]", "line 1 is no session"), ('{"messages": [{"role": "user", "content": "u"}]}', "user and assistant in turns"), ("", "holds no session")):
+    odd, heard = {"id": "b", "messages": good["messages"][:1] * 2}, []
+    file.write_text(json.dumps({**good, "messages": [{"role": "system", "content": "s"}, *good["messages"]]}) + "\n" + json.dumps(odd))
+    assert data.read_sessions(file, heard.append) == [Session("a", (("u", "b"),), "s")] and "1 of 2 sessions are left out" in heard[0]
+    for text, said in (("{}", "record 1 has the fields"), ("<html>", "is HTML"), (json.dumps(odd), "holds no conversation of user"), ("", "is empty")):
         file.write_text(text)
         with pytest.raises(ValueError, match=said):
             data.read_sessions(file)

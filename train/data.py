@@ -1,8 +1,7 @@
 """Samples (history, query, target reply) of curated sessions, built as the chat builds its prompts, and their micro-batches."""
 
 import functools
-import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import grain
@@ -11,7 +10,7 @@ import numpy as np
 
 from rhea_jax import context
 from rhea_jax.memory import LATENT, OMIT, RAW, Hybrid
-from train import rules
+from train import filters, rules, sources
 from train.step import Batch, Prompts
 
 MIXED = {LATENT: 0.6, RAW: 0.2, OMIT: 0.2}  # levels drawn for train.recall = "mixed"
@@ -19,10 +18,11 @@ MIXED = {LATENT: 0.6, RAW: 0.2, OMIT: 0.2}  # levels drawn for train.recall = "m
 
 @dataclass(frozen=True)
 class Session:
-    """A curated conversation that begins with a user's message."""
+    """A conversation that begins with a user's message."""
 
     id: str
     turns: tuple[tuple[str, str], ...]  # (user, reply)
+    system: str | None = None
 
 
 @dataclass(frozen=True)
@@ -39,32 +39,22 @@ class Sample:
     teacher: np.ndarray | None = None  # [m] int32 ids of the same with the history raw
 
 
-def read_sessions(path):
-    """The sessions of train.jsonl in a folder, or of such a file: `messages` of `role` and `content`, user first.
+def read_sessions(path, warn=lambda line: None):
+    """The sessions of a file, or of a folder's train.jsonl, in any of the forms that `sources.read` knows.
 
-    Raises: ValueError naming file and line.
+    What is no conversation of user and assistant in turns is left out, and `warn` hears how much in one line.
+    Raises: ValueError naming the file and what is wrong with it.
     """
-    path = Path(path)
-    path = path / "train.jsonl" if path.is_dir() else path
-    out = []
-    try:
-        with path.open(encoding="utf-8") as file:
-            for n, line in enumerate(file, 1):
-                try:
-                    value = json.loads(line)
-                    texts = [(m["role"], m["content"]) for m in value["messages"]]
-                    id_ = str(value.get("id", n))
-                except (json.JSONDecodeError, KeyError, TypeError, AttributeError):
-                    raise ValueError(f"{path} line {n} is no session; allowed: {{\"id\", \"messages\": [{{\"role\", \"content\"}}]}}") from None
-                if [r for r, _ in texts] != ["user", "assistant"] * (len(texts) // 2):
-                    raise ValueError(f"{path} line {n}: allowed: user and assistant in turns, user first")
-                out.append(Session(id_, tuple((texts[i][1], texts[i + 1][1]) for i in range(0, len(texts), 2))))
-    except OSError as error:
-        raise ValueError(f"{path} can't be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} can't be read: byte {error.start} is no UTF-8") from None
+    path = Path(path).expanduser()
+    path, out, n = path / "train.jsonl" if path.is_dir() else path, [], 0
+    for n, session in enumerate(sources.read(path, path.name.split(".")[0], warn), 1):
+        reason, system, pairs, _ = filters.exchanges(session.messages)
+        if pairs and not reason:
+            out.append(Session(session.id, tuple(pairs), system))
+    if len(out) < n:
+        warn(f"{path}: {n - len(out)} of {n} sessions are left out: their roles do not alternate")
     if not out:
-        raise ValueError(f"{path} holds no session")
+        raise ValueError(f"{path} holds no conversation of user and assistant in turns")
     return out
 
 
@@ -86,7 +76,7 @@ def build(tokenizer, memory, train, session, turn, rng):
     instructions = ()
     if train.obey and rng.random() < train.obey:
         rule = rules.draw(rng)
-        instructions, session = (rule.text,), Session(session.id, tuple((u, rules.rewrite(rule, b)) for u, b in session.turns))
+        instructions, session = (rule.text,), replace(session, turns=tuple((u, rules.rewrite(rule, b)) for u, b in session.turns))
     layout = memory.layout if memory.layout != "auto" else "turns"
     (query, said), before = session.turns[turn], session.turns[:turn]
     target = tokenizer.encode(said)
@@ -108,7 +98,7 @@ def build(tokenizer, memory, train, session, turn, rng):
             windows += replies[e]
         if _pack([len(w) + memory.latents for w in windows + asked], *widest[3:]) is None:
             continue
-        plan = context.build(tokenizer, memory, layout, None, instructions, recalled, query)
+        plan = context.build(tokenizer, memory, layout, session.system, instructions, recalled, query)
         room = widest[1] - len(plan)
         if room >= wanted or (start == len(before) and room > 0):
             break
@@ -119,7 +109,7 @@ def build(tokenizer, memory, train, session, turn, rng):
     teacher = None
     if train.distill:
         raw = [(n, e, RAW) for n, e, level in recalled if level != OMIT]
-        teacher = np.array([*context.build(tokenizer, memory, "turns", None, instructions, raw, query).hybrid.tokens[0], *labels], np.int32)
+        teacher = np.array([*context.build(tokenizer, memory, "turns", session.system, instructions, raw, query).hybrid.tokens[0], *labels], np.int32)
     tokens = np.array([*plan.hybrid.tokens[0], *labels], np.int32)
     latent = np.array([*plan.hybrid.latent[0], *[-1] * len(labels)], np.int32)
     cut = start > 0 or len(labels) < len(target)

@@ -31,6 +31,7 @@ class Case:
     before: tuple[tuple[str, str], ...]
     query: str
     labels: tuple[int, ...]
+    system: str | None
     cut: bool
 
 
@@ -44,10 +45,10 @@ def cases(tokenizer, memory, sessions, positions):
         for start in range(len(s.turns) - 1):
             before = s.turns[start:-1]
             recalled = [(n, context.Exchange(*e), RAW) for n, e in enumerate(before)]
-            alone = len(context.build(tokenizer, memory, "turns", None, (), (), query))
-            size = len(context.build(tokenizer, memory, "turns", None, (), recalled, query))
+            alone = len(context.build(tokenizer, memory, "turns", s.system, (), (), query))
+            size = len(context.build(tokenizer, memory, "turns", s.system, (), recalled, query))
             if size - alone <= HISTORY and size + len(labels) <= positions:
-                out.append(Case(before, query, labels, start > 0))
+                out.append(Case(before, query, labels, s.system, start > 0))
                 break
     return out
 
@@ -89,7 +90,7 @@ def measure(base, memory, layout, adapters, cases_, progress=lambda x: x):
             level, who, own = ARMS[arm]
             recalled = [(n, context.Exchange(*e, int(starts[n]), counts[n]), RAW if level == "raw" else LATENT)
                         for n, e in enumerate(case.before)]
-            plan = context.build(base.tokenizer, memory, "turns" if own else layout, None, (), recalled, case.query, level != "omit")
+            plan = context.build(base.tokenizer, memory, "turns" if own else layout, case.system, (), recalled, case.query, level != "omit")
             sums[arm].append(_of(base, adapters.gen if who else None, others if level == "foreign" else latents, plan, case.labels))
     return {a: np.array(x) for a, x in sums.items()}, np.array([len(c.labels) for c in cases_])
 
@@ -139,7 +140,7 @@ def main():
     base = load_base(args.model)
     adapters, card = weights.load_adapters(args.adapters, base.model, base.fingerprint)
     memory = Memory(latents=len(adapters.mem))
-    found = cases(base.tokenizer, memory, data.read_sessions(args.data), base.model.positions)[: args.limit]
+    found = cases(base.tokenizer, memory, data.read_sessions(args.data, functools.partial(print, file=sys.stderr)), base.model.positions)[: args.limit]
     if len(found) < 2:
         raise ValueError(f"{args.data} holds {len(found)} sessions with a history; allowed: at least 2")
     from rich.console import Console

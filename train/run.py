@@ -6,6 +6,7 @@ It resumes by itself from its newest checkpoint; Ctrl-C or SIGTERM saves and lea
 
 import dataclasses
 import json
+import os
 import signal
 import sys
 import time
@@ -19,8 +20,8 @@ from rhea_jax import weights
 from rhea_jax.config import from_dict
 from rhea_jax.flags import FLAGS, read, usage
 from rhea_jax.model import Adapters, init_adapters, stack
-from rhea_jax.startup import prepare
-from train import data, gap, step
+from rhea_jax.startup import cache_folder, prepare
+from train import curate, data, filters, gap, step
 from train.base import load_base, standardised
 
 _CONFIG = Path(__file__).resolve().parent.parent / "configs" / "smollm2_135m.py"
@@ -108,7 +109,7 @@ class Run:
     """A training run: what it reads, the state it changes, and where it writes."""
 
     def __init__(self, config, offline=False):
-        self.config, self.train = config, config.train
+        self.config, self.train, self.offline = config, config.train, offline
         self.out = Path(self.train.out)
         self._stop = None
         try:
@@ -122,7 +123,7 @@ class Run:
 
     def _read(self):
         """Splits the sessions: a few, evenly spread, are held back for the curves."""
-        sessions = data.read_sessions(self.train.data)
+        sessions = data.read_sessions(self.train.data or self._default(), self.say)
         held = set(np.linspace(0, len(sessions) - 1, self.train.eval_sessions).astype(int).tolist())
         self.held = gap.cases(self.base.tokenizer, self.memory, [sessions[i] for i in sorted(held)], self.base.model.positions)
         self.sessions = [s for i, s in enumerate(sessions) if i not in held]
@@ -130,6 +131,15 @@ class Run:
         self.steps = count * self.train.epochs // self.train.batch
         if not self.steps:
             raise ValueError(f"{self.train.data} has {count} samples in {self.train.epochs} epochs; allowed: at least one batch of {self.train.batch}")
+
+    def _default(self):
+        """The default source, curated for this backbone's tokenizer at first use."""
+        folder = cache_folder() / "curated" / self.base.fingerprint
+        if not (folder / "manifest.json").exists():
+            self.say(f"curating the default source into {folder}")
+            manifest = curate.curate(["sharegpt"], folder, filters.Rules(), self.config.weights, processes=os.cpu_count(), offline=self.offline)
+            self.say("\n".join(curate.report(manifest)))
+        return folder
 
     def begin(self):
         """The state to start from: the newest checkpoint's, or fresh adapters."""
