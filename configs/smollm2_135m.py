@@ -22,6 +22,6 @@ def get_config():
     t.out, t.batch, t.epochs = "runs/smollm2_135m", 16, 2
     t.lr, t.schedule, t.warmup, t.clip = 1e-3, "cosine", 15, 1.0
     t.standardise, t.remat, t.longest = True, "none", 160
-    t.shapes = ((1, 640, 320, 2, 512), (1, 1024, 320, 4, 512))
+    t.shapes, t.eval_sessions = ((1, 640, 320, 2, 512),), 12
     t.contrast, t.obey = 0.1, 0.15
     return config
