@@ -5,6 +5,7 @@ It resumes by itself from its newest checkpoint; Ctrl-C or SIGTERM saves and lea
 """
 
 import dataclasses
+import itertools
 import json
 import os
 import signal
@@ -204,7 +205,10 @@ class Run:
         """Curves of the held-back sessions; the adapters are written out when they are the best so far."""
         if not self.held:
             return
-        sums, targets = gap.measure(self.base, self.memory, self.memory.layout, self.state.adapters, self.held)
+        going = lambda cases: itertools.takewhile(lambda _: not self._stop, cases)  # noqa: E731
+        sums, targets = gap.measure(self.base, self.memory, self.memory.layout, self.state.adapters, self.held, going)
+        if self._stop:
+            return
         found = gap.figures(sums, targets)
         self.curves(int(self.state.step), {f"eval/{n}": found[n] for n in ("nll_raw", "nll_latent", "nll_omit", "nll_foreign", "gap_recovered")})
         self.latest = {"nll_latent": found["nll_latent"]}
