@@ -219,8 +219,13 @@ def main():
     parser.add_argument("--new", type=int, default=64, help="tokens decoded per round")
     parser.add_argument("--rounds", type=int, default=3, help="timed rounds, of which the best counts")
     parser.add_argument("--data", default=os.environ.get("RHEA_DATA"), help="benchmark data, for the turn at exchange 60")
+    parser.add_argument("--train", action="store_true", help="one training micro-step beside torch and peft, and nothing else")
     args = parser.parse_args()
     prepare()
+    if args.train:
+        from evals.bench_train import measure
+
+        return show(measure(args.rounds), args.json)
     import jax
 
     result = starts()
@@ -238,8 +243,13 @@ def main():
     result["executables"] = sum(f._cache_size() for f in (generate.compress_step, generate.embed_step, generate.prefill, generate.first,
                                                           generate.decode, memory.scores))
     result["peak_gib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    show(result, args.json)
+
+
+def show(result, as_json):
+    """Prints the figures as one line of JSON or as a table."""
     result = {k: round(v, 3) if isinstance(v, float) else v for k, v in result.items()}
-    if args.json:
+    if as_json:
         print(json.dumps(result))
         return
     from rich.console import Console
