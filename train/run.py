@@ -199,7 +199,8 @@ class Run:
             size = f", {(memory.argument_size_in_bytes + memory.temp_size_in_bytes) / 2**30:.1f} GiB" if memory else ""
             self.say(f"compiled prompts {shape.prompts.at}, windows {shape.windows} in {time.perf_counter() - start:.0f} s{size}")
             self.compiled[key] = made
-        self.state = self.compiled[key](self.base.params, self.state, batch)
+        # One in flight at most: more would keep a signal waiting until all are through.
+        self.state = self.compiled[key](self.base.params, jax.block_until_ready(self.state), batch)
 
     def evaluate(self):
         """Curves of the held-back sessions; the adapters are written out when they are the best so far."""
