@@ -18,7 +18,7 @@ from rhea_jax.config import Model, OutOfRange, RopeScaling
 from rhea_jax.model import FORMS, PROJECTIONS, Adapters, Layer, Lora, Params, projection_shape
 
 # Our name -> the name in the file, with {} for the layer; the two formats differ in nothing else but q and k (see _halves).
-_HUGGING_FACE = {
+HUGGING_FACE = {
     "embed": "model.embed_tokens.weight", "norm": "model.norm.weight", "head": "lm_head.weight",
     "attn_norm": "model.layers.{}.input_layernorm.weight", "mlp_norm": "model.layers.{}.post_attention_layernorm.weight",
     **{n: "model.layers.{}.self_attn." + n + "_proj.weight" for n in "qkvo"},
@@ -236,7 +236,7 @@ def _folder_tensors(folder):
         raise ValueError(f"{folder} has no model.safetensors" + (f"; a pickle ({pickles[0]}) is never opened" if pickles else ""))
     found, where = {}, {}
     for file in files:
-        for name, shape in _header(file).items():
+        for name, shape in header(file).items():
             found[name], where[name] = shape, file
     opened = {}
 
@@ -246,10 +246,10 @@ def _folder_tensors(folder):
             opened[file] = safetensors.safe_open(file, framework="numpy")
         return opened[file].get_tensor(name)
 
-    return _HUGGING_FACE, found, read
+    return HUGGING_FACE, found, read
 
 
-def _header(file):
+def header(file):
     """Tensor -> shape of one safetensors file.  Raises: ValueError naming the file when it is missing or cut."""
     try:
         with safetensors.safe_open(file, framework="numpy") as opened:
@@ -346,7 +346,7 @@ def load_adapters(folder, model, base=None):
             raise ValueError(f"{folder / 'card.json'}: {name} is {card.get(name)!r}; allowed: a number above 0")
     if (form := card.get("form", "append")) not in FORMS:
         raise ValueError(f"{folder / 'card.json'}: form is {form!r}; allowed: {', '.join(FORMS)}")
-    found, problems = _header(file), []
+    found, problems = header(file), []
     if base is not None and card.get("base") != base:
         problems.append(f"made for base {card.get('base')}, this one is {base}")
     rank, latents = card["rank"], card["latents"]

@@ -68,7 +68,7 @@ def write_model(folder, seed=0, template=CHATML):
         x = getattr(params if ours in ("embed", "norm", "head") else params.layers, ours)
         for i in range(model.layers) if per_layer else [None]:
             w = np.asarray(x if i is None else x[i])
-            tensors[weights._HUGGING_FACE[ours].format(i)] = np.ascontiguousarray(w.T if w.ndim == 2 and ours != "embed" else w)
+            tensors[weights.HUGGING_FACE[ours].format(i)] = np.ascontiguousarray(w.T if w.ndim == 2 and ours != "embed" else w)
     folder.mkdir(parents=True, exist_ok=True)
     safetensors.numpy.save_file(tensors, folder / "model.safetensors")
     made.save(str(folder / "tokenizer.json"))
