@@ -7,9 +7,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
-import safetensors.numpy
 import tokenizers
 from hypothesis import HealthCheck, settings
 
@@ -17,6 +15,8 @@ from tokenizers import decoders, pre_tokenizers
 
 from rhea_jax import weights
 from rhea_jax.config import Memory, Model
+from rhea_jax.interchange import save_tensors
+from rhea_jax.merged import named
 from rhea_jax.model import init_adapters, init_params, unroll
 
 jax.config.update("jax_num_cpu_devices", 8)
@@ -62,15 +62,8 @@ def write_model(folder, seed=0, template=CHATML):
     made.add_special_tokens(controls[:3])
     made.add_tokens([tokenizers.AddedToken(c, special=False, normalized=False) for c in controls[3:]])
     model = Model(vocab=len(controls + alphabet), width=32, mlp=48, layers=2, heads=4, kv_heads=2, head_dim=8, positions=2048, rope_theta=1e4)
-    params = init_params(model, jax.random.key(seed))
-    tensors = {}
-    for ours, (_, per_layer) in weights.shapes(model).items():
-        x = getattr(params if ours in ("embed", "norm", "head") else params.layers, ours)
-        for i in range(model.layers) if per_layer else [None]:
-            w = np.asarray(x if i is None else x[i])
-            tensors[weights.HUGGING_FACE[ours].format(i)] = np.ascontiguousarray(w.T if w.ndim == 2 and ours != "embed" else w)
     folder.mkdir(parents=True, exist_ok=True)
-    safetensors.numpy.save_file(tensors, folder / "model.safetensors")
+    save_tensors(folder / "model.safetensors", named(model, init_params(model, jax.random.key(seed))))
     made.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>", "eos_token": "<|im_end|>", "chat_template": template}))
     (folder / "config.json").write_text(json.dumps({
