@@ -100,7 +100,10 @@ def write_gguf(file, model, params, kind):
         writer.add_uint32(f"llama.{key}", value)
     writer.add_float32("llama.attention.layer_norm_rms_epsilon", model.norm_eps)
     writer.add_float32("llama.rope.freq_base", model.rope_theta)
+    writer.add_tokenizer_model("gpt2")
     writer.add_token_list([f"t{i}" for i in range(model.vocab)])
+    writer.add_eos_token_id(2)
+    writer.add_chat_template("{{ messages[0]['content'] }}")
     tensors = {"token_embd.weight": params.embed, "output_norm.weight": params.norm}
     for i in range(model.layers):
         for ours, theirs_ in weights._GGUF.items():
