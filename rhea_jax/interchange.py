@@ -164,7 +164,7 @@ def _faults(config):
     checks = {
         "peft_type": ("LORA", config.get("peft_type") == "LORA"),
         "r": ("a whole number above 0", whole(config.get("r")) and config["r"] > 0),
-        "lora_alpha": ("a number above 0", type(alpha) in (int, float) and 0 < alpha < math.inf),
+        "lora_alpha": ("a number above 0", type(alpha) in (int, float) and 0 < alpha < 1e9),
         "use_rslora": ("true or false", config.get("use_rslora") in (None, True, False)),
         "target_modules": ("a list of names", names(config.get("target_modules"))),
         "exclude_modules": ("a list of names", names(config.get("exclude_modules") or [])),
