@@ -12,7 +12,7 @@ import warnings
 from dataclasses import replace
 from pathlib import Path
 
-from rhea_jax.startup import cache_folder, prepare
+from rhea_jax.startup import cache_folder, in_one_line, prepare
 
 _FIRST = """
 import sys, time
@@ -46,15 +46,13 @@ def chat_backbone(adapters=True):
     from configs.smollm2_135m import get_config
     from infer.backbone import load_backbone
     from rhea_jax.config import from_dict
-    from rhea_jax.model import init_adapters, unroll
+    from rhea_jax.model import fitted, init_adapters
 
     b = load_backbone(from_dict(get_config()))
     made = init_adapters(b.model, b.config.memory, b.params, jax.random.key(0))
     made = made.replace(gen=made.gen.replace(**{n: (a, 1e-3 * jax.random.normal(jax.random.key(1), w.shape)) for n, (a, w) in
                                                  ((n, getattr(made.gen, n)) for n in ("q", "v", "down"))}))
-    if isinstance(b.params.layers, tuple):
-        made = made.replace(cmp=unroll(made.cmp), gen=unroll(made.gen))
-    return replace(b, adapters=made, trained=True, fingerprint="bench")
+    return replace(b, adapters=fitted(made, b.params), trained=True, fingerprint="bench")
 
 
 def generation(b, context, new, rounds):
@@ -270,8 +268,4 @@ def replace_dtype(b, dtype):
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    sys.exit(in_one_line(main))

@@ -25,7 +25,7 @@ def ours(remat):
 
     from configs.smollm2_135m import get_config
     from rhea_jax.config import from_dict
-    from rhea_jax.model import init_adapters
+    from rhea_jax.model import fitted, init_adapters
     from train import data, step
     from train.base import load_base
 
@@ -36,7 +36,7 @@ def ours(remat):
     latent[64 : 64 + 8 * WINDOWS] = np.arange(8 * WINDOWS)
     sample = data.Sample("bench", tokens, latent, PROMPT - TARGETS, tuple(_ids((WINDOWS, WINDOW), 1)), -1, False)
     batch = data.collate(memory, train, train.shapes[0], [sample])
-    state = [step.init_state(train, base.shaped(init_adapters(base.model, memory, base.params, jax.random.key(0))), 10)]
+    state = [step.init_state(train, fitted(init_adapters(base.model, memory, base.params, jax.random.key(0)), base.params), 10)]
     start = time.perf_counter()
     made = step.microstep.lower(base.model, train, base.params, state[0], batch).compile()
     seconds = time.perf_counter() - start

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from infer import recognizer
+from rhea_jax.startup import in_one_line
 
 
 def read(path):
@@ -55,8 +56,4 @@ def main():
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    sys.exit(in_one_line(main))

@@ -9,8 +9,7 @@ import numpy as np
 from infer import recognizer
 from rhea_jax import assets, generate, memory, tokenizer, weights
 from rhea_jax.config import Chat, Config, Model
-from rhea_jax.model import Adapters, Params, init_adapters, unroll
-from rhea_jax.startup import native_dtype
+from rhea_jax.model import Adapters, Params, fitted, init_adapters
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,9 +42,7 @@ def load_backbone(config, offline=False, shape_given=False):
         names = [f for f in model.__dataclass_fields__ if getattr(model, f) != getattr(config.model, f)]
         off = "; ".join(f"{n} is {getattr(model, n)}, the config says {getattr(config.model, n)}" for n in names)
         raise ValueError(f"{path} does not fit the config's model: {off}")
-    dtype = native_dtype() if config.dtype == "auto" else config.dtype
-    on_cpu = jax.default_backend() == "cpu"
-    params = weights.load(path, model, dtype, unrolled=on_cpu)
+    params = weights.load_here(path, model, config.dtype)
     if config.adapters:
         adapters, card = weights.load_adapters(config.adapters, model, weights.fingerprint(model, params))
     else:
@@ -62,10 +59,9 @@ def load_backbone(config, offline=False, shape_given=False):
                          f"{chat.context} and chat.chunk {chat.chunk}")
     if mem.system == "latent" and not config.adapters:
         raise ValueError("memory.system is 'latent', which needs trained adapters; allowed without them: 'text'")
-    config = replace(config, model=model, memory=mem, chat=chat, dtype=dtype)
+    config = replace(config, model=model, memory=mem, chat=chat, dtype=params.embed.dtype.name)
     mark = adapters and weights.latents_fingerprint(weights.fingerprint(model, params), adapters, mem)
-    if adapters and on_cpu:
-        adapters = adapters.replace(cmp=unroll(adapters.cmp), gen=unroll(adapters.gen))
+    adapters = adapters and fitted(adapters, params)
     return Backbone(config, model, params, tokenizer.load_tokenizer(path, config.template), adapters, bool(config.adapters), mark)
 
 
@@ -76,7 +72,7 @@ def load_verdict(name, offline=False):
     """
     path = assets.resolve(name, offline)
     model = weights.read_config(path)
-    params = weights.load(path, model, native_dtype(), unrolled=jax.default_backend() == "cpu")
+    params = weights.load_here(path, model)
     t = tokenizer.load_tokenizer(path, "{% for m in messages %}{{ m['content'] }}{% endfor %}")
     chat = Chat(context=2048, max_new=1)  # the prompt is a few hundred tokens
     sides = [sorted({t.encode(form)[0] for form in forms}) for forms in (("YES", " YES"), ("NO", " NO"))]

@@ -140,8 +140,8 @@ class Chat:
             except OSError as error:
                 raise ValueError(f"{self.history} can't be rewritten ({error.strerror}): the message is still in it") from None
 
-    def ask(self, text, again=False):
-        """One turn: the reply streams, then a quiet line says what was recalled.  again: the last message, anew."""
+    def ask(self, text=None):
+        """One turn: the reply streams, then a quiet line says what was recalled.  text: None for the last message, anew."""
         self._stop, thinking = False, [None]
         lines = Lines(self.out.width if self.interactive else None)
 
@@ -168,7 +168,7 @@ class Chat:
                 thinking[0] = self.err.status("…")
                 thinking[0].start()
             stopped = lambda: self._stop  # noqa: E731
-            turn = self.session.retry(say, stopped) if again else self.session.turn(text, say, stopped)
+            turn = self.session.retry(say, stopped) if text is None else self.session.turn(text, say, stopped)
         finally:
             thinking[0] and thinking[0].stop()
             signal.signal(signal.SIGINT, before)

@@ -111,7 +111,7 @@ def undo(chat, rest):
 def retry(chat, rest):
     if not chat.session.exchanges:
         return "nothing to retry"
-    chat.ask(chat.session.exchanges[-1].user, again=True)
+    chat.ask()
     return ""
 
 

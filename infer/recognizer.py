@@ -37,6 +37,8 @@ _FILLER = regex.compile(
     r"|(?:do you )?(?:understand|understood)(?: me)?)\W*$",
     regex.I,
 )
+
+
 @dataclass(frozen=True)
 class Change:
     """What one message did to the rules: `op` is add, replace, cancel or duplicate."""
@@ -171,12 +173,6 @@ def _kinds(rule):
         for name, pattern in KINDS.items()
         if any(pattern.search(clause) and (name == "length" or not forbids) for clause, forbids in parts)
     }
-
-
-def kind(rule):
-    """The one thing a rule is about (a name in rules.KINDS), or None where it's none or several."""
-    found = _kinds(rule)
-    return found.pop() if len(found) == 1 else None
 
 
 def _key(rule):

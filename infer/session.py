@@ -17,7 +17,6 @@ from rhea_jax.memory import LATENT, OMIT, RAW
 from rhea_jax.text import clean
 
 LEVELS = {OMIT: "omitted", LATENT: "latent", RAW: "raw"}
-_BUCKETS = (64, 256)  # window sizes to which a text is padded, before memory.window itself
 _BLANK = regex.compile(r"[\s\p{Z}\p{Cf}\p{Cc}]*")
 _THOUGHT = regex.compile(r"<think>(.*?)(?:</think>\s*|$)", regex.DOTALL)
 
@@ -113,14 +112,8 @@ class Session:
         return jax.random.fold_in(jax.random.key(self.chat.seed), self.store.next_id())
 
     def _compress(self, text):
-        """Latents of a text's windows, one call a window, so that few executables serve every length."""
-        tokens, length = context.windows(self.backbone.tokenizer, self.memory, text)
-        out = []
-        for row, n in zip(tokens, length):
-            size = next((b for b in _BUCKETS if n + self.memory.latents <= b < self.memory.window), self.memory.window)
-            b = self.backbone
-            out.append(generate.compress_step(b.model, b.params, b.adapters, row[None, :size], np.array([n], np.int32)))
-        return jnp.concatenate(out)
+        b = self.backbone
+        return generate.compress_text(b.model, b.params, b.adapters, b.tokenizer, self.memory, text)
 
     def _remember(self, latents_WMD):
         self._rows.append((self._bank.count, len(latents_WMD)))

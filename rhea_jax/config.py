@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 
 import ml_collections
 
+FORMS = ("append", "spread", "mean")  # how latents are made: memory.compress_packed
 _CHOICES = {
     "score": ("auto", "max", "mean", "concat", "bm25"),
     "layout": ("auto", "table13", "turns"),
     "system": ("text", "latent"),
     "im": ("whole", "sentences"),
-    "form": ("append", "spread", "mean"),
+    "form": FORMS,
     "schedule": ("constant", "cosine"),
     "remat": ("none", "dots", "layers"),
     "recall": ("latent", "mixed"),
@@ -86,7 +87,7 @@ class Memory:
     """Both memories. Defaults: the paper, sections 3.2-3.5 and A.1."""
 
     latents: int = 8  # M, per window
-    form: str = "append"  # how latents are made: memory.compress
+    form: str = "append"  # one of FORMS
     rank: int = 16
     alpha: float = 32.0
     window: int = 512  # P: text, its two frame tokens and M

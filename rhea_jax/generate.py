@@ -8,11 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rhea_jax import memory
+from rhea_jax import context, memory
 from rhea_jax.model import Cache, append, forward, init_cache, logits
 
 compress_step = jax.jit(memory.compress, static_argnames="cfg")
 embed_step = jax.jit(memory.embed_hybrid)
+_BUCKETS = (64, 256)  # window sizes to which a text is padded, before memory.window itself
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,15 @@ def pick(sampling, logits_BV, seen_BV, key):
         lowest = jnp.take_along_axis(falling, jnp.maximum(keep, 1) - 1, axis=-1)
         logits_BV = jnp.where(logits_BV < lowest, -jnp.inf, logits_BV)
     return jax.random.categorical(key, logits_BV, axis=-1).astype(jnp.int32)
+
+
+def compress_text(cfg, params, adapters, tokenizer, settings, text):
+    """Latents [W, M, D] of a text's windows, one call a window, so that few executables serve every length."""
+    out = []
+    for row, n in zip(*context.windows(tokenizer, settings, text)):
+        size = next((b for b in _BUCKETS if n + settings.latents <= b < settings.window), settings.window)
+        out.append(compress_step(cfg, params, adapters, row[None, :size], np.array([n], np.int32)))
+    return jnp.concatenate(out)
 
 
 @functools.partial(jax.jit, static_argnames="cfg", donate_argnames="cache")

@@ -12,7 +12,8 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from rhea_jax.model import FORMS, PROJECTIONS, Adapters, Lora, projection_shape, stack
+from rhea_jax.config import FORMS
+from rhea_jax.model import PROJECTIONS, Adapters, Lora, projection_shape, stack
 from rhea_jax.weights import HUGGING_FACE, header, read_json
 
 _ADAPTERS = ("cmp", "gen")

@@ -11,7 +11,6 @@ import numpy as np
 
 from rhea_jax.shapes import shaped
 
-FORMS = ("append", "spread", "mean")  # how latents are made, see memory.compress
 PROJECTIONS = ("q", "k", "v", "o", "gate", "up", "down")
 _FAR = 1 << 15  # positions of one of several texts in a row at most
 _KEY_BLOCK = 512  # slots of a cache per step of the softmax
@@ -71,7 +70,7 @@ class Adapters:
     mem: jax.Array  # [M, D] appended embeddings
     center: jax.Array  # [D] subtracted from latents,
     spread: jax.Array  # [D] which are then multiplied by this
-    form: str = flax.struct.field(pytree_node=False, default="append")  # one of FORMS
+    form: str = flax.struct.field(pytree_node=False, default="append")  # one of config.FORMS
 
 
 @flax.struct.dataclass
@@ -334,6 +333,18 @@ def projection_shape(cfg, name):
 def stack(tree):
     """An unrolled tuple as one stacked tree: the form of files."""
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *tree) if isinstance(tree, tuple) else tree
+
+
+def stacked(adapters):
+    """Adapters with both Loras stacked, whatever form a device runs."""
+    return adapters.replace(cmp=stack(adapters.cmp), gen=stack(adapters.gen))
+
+
+def fitted(adapters, params):
+    """Stacked adapters in the form of a backbone's layers."""
+    if not isinstance(params.layers, tuple):
+        return adapters
+    return adapters.replace(cmp=unroll(adapters.cmp), gen=unroll(adapters.gen))
 
 
 def unroll(tree):

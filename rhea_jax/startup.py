@@ -26,6 +26,16 @@ def prepare():
         print("an NVIDIA device is here but JAX does not see it: pip install -e '.[cuda12]'", file=sys.stderr)
 
 
+def in_one_line(main):
+    """The exit code of an entry point: a user's or a file's mistake, a ValueError, is one line and 2."""
+    try:
+        main()
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
 def native_dtype():
     """The dtype that the device computes natively: bfloat16 on TPU and on GPUs since Ampere, else float32.
 

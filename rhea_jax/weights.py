@@ -8,14 +8,16 @@ import struct
 from pathlib import Path
 
 import gguf
+import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import safetensors
 import safetensors.numpy
 
-from rhea_jax.config import Model, OutOfRange, RopeScaling
-from rhea_jax.model import FORMS, PROJECTIONS, Adapters, Layer, Lora, Params, projection_shape
+from rhea_jax.config import FORMS, Model, OutOfRange, RopeScaling
+from rhea_jax.model import PROJECTIONS, Adapters, Layer, Lora, Params, projection_shape
+from rhea_jax.startup import native_dtype
 
 # Our name -> the name in the file, with {} for the layer; the two formats differ in nothing else but q and k (see _halves).
 HUGGING_FACE = {
@@ -220,6 +222,11 @@ def load(path, model, dtype="float32", unrolled=False):
         layers = Layer(**stacked)
     return Params(embed=jnp.asarray(tensor("embed")), layers=layers, norm=jnp.asarray(tensor("norm")),
                   head=None if model.tied else jnp.asarray(tensor("head")))
+
+
+def load_here(path, model, dtype="auto"):
+    """The same as this device runs it best: its native dtype where that is auto, layers unrolled on a CPU."""
+    return load(path, model, native_dtype() if dtype == "auto" else dtype, unrolled=jax.default_backend() == "cpu")
 
 
 def _folder_tensors(folder):

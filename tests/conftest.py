@@ -1,7 +1,9 @@
 """Shared small things: a tiny backbone of random weights, adapters that are not zero, eight fake CPU devices."""
 
+import contextlib
 import json
 import os
+import resource
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
@@ -47,6 +49,17 @@ def tiny_unrolled(tiny):
     model, memory, params, adapters = tiny
     adapters = adapters.replace(cmp=unroll(adapters.cmp), gen=unroll(adapters.gen))
     return model, memory, params.replace(layers=unroll(params.layers)), adapters
+
+
+@contextlib.contextmanager
+def files_up_to(size):
+    """As on a full disk: no write of this process goes beyond this offset of a file."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 CHATML = ("{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"

@@ -12,8 +12,7 @@ from infer.backbone import load_backbone
 from infer.session import Session as Talk
 from infer.store import Store
 from rhea_jax import tokenizer
-from rhea_jax.config import Chat, Config, Memory, Train
-from rhea_jax.model import FORMS
+from rhea_jax.config import FORMS, Chat, Config, Memory, Train
 from train import data
 from train.data import Sample, Session
 

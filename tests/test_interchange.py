@@ -1,10 +1,8 @@
 """Adapters to PEFT and back, and merged weights: equal logits in peft and transformers; refusals."""
 
-import contextlib
 import dataclasses
 import itertools
 import json
-import resource
 import subprocess
 import sys
 
@@ -14,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
+from conftest import files_up_to
 
 from rhea_jax import vocabulary, weights
 from rhea_jax.config import Model, RopeScaling
@@ -204,21 +203,11 @@ def test_broken_files_are_named(written):
         import_peft(folder, model)
 
 
-@contextlib.contextmanager
-def no_file_beyond(size):
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 def test_a_folder_is_written_whole_or_not_at_all(written, tmp_path):
     model, folder = written
     before = sorted(p.name for p in tmp_path.iterdir())
     for size in (100, 15000):  # not even the first file fits; all but the last do
-        with no_file_beyond(size), pytest.raises(ValueError, match="new can't be written: "):
+        with files_up_to(size), pytest.raises(ValueError, match="new can't be written: "):
             export_peft(tmp_path / "new", model, draw(model), "x", {"base": "y" * 20000})
         assert sorted(p.name for p in tmp_path.iterdir()) == before
     for taken in (folder, folder / "latents.safetensors"):

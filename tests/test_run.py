@@ -14,8 +14,7 @@ import pytest
 from infer.backbone import load_backbone
 from infer.session import Session
 from infer.store import Store
-from rhea_jax import weights
-from rhea_jax.config import Chat, Config, Memory
+from rhea_jax.config import FORMS, Chat, Config, Memory
 from train import gap
 from train.run import Run
 
@@ -135,4 +134,4 @@ def test_the_measure_takes_the_lowest_of_each_arm():
     found = gap.figures({a: x * targets for a, x in nats.items()}, targets)
     assert (found["nll_raw"], found["nll_omit"]) == (1.0, 2.0) and found["gap_recovered"] == pytest.approx(0.3)
     assert found["low"] == pytest.approx(0.3) and found["foreign_minus_own"] == pytest.approx(0.3)
-    assert weights.FORMS == ("append", "spread", "mean")
+    assert FORMS == ("append", "spread", "mean")

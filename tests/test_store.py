@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import random
-import resource
 import shutil
 import signal
 import sqlite3
@@ -17,6 +16,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+from conftest import files_up_to
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,17 +46,6 @@ def bytes_of(path):
 
 def copies():
     return sorted(folder().glob("*.damaged-*"))
-
-
-@contextlib.contextmanager
-def files_up_to(size):
-    """As on a full disk: no write of this process goes beyond this offset of a file."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 # --- what is stored comes back ---

@@ -23,6 +23,7 @@ import rich.console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from rhea_jax import assets
+from rhea_jax.startup import in_one_line
 from rhea_jax.tokenizer import load_tokenizer
 from train import filters, overlap, sources
 from train.filters import STAGES, Rules
@@ -284,10 +285,7 @@ def main():
 
 if __name__ == "__main__":
     try:
-        main()
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+        sys.exit(in_one_line(main))
     except BrokenProcessPool:
         print("error: a process was ended from outside, perhaps for want of memory: try fewer --processes",
               file=sys.stderr)

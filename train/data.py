@@ -77,7 +77,6 @@ def build(tokenizer, memory, train, session, turn, rng):
     if train.obey and rng.random() < train.obey:
         rule = rules.draw(rng)
         instructions, session = (rule.text,), replace(session, turns=tuple((u, rules.rewrite(rule, b)) for u, b in session.turns))
-    layout = memory.layout if memory.layout != "auto" else "turns"
     (query, said), before = session.turns[turn], session.turns[:turn]
     target = tokenizer.encode(said)
     if not target:
@@ -98,7 +97,7 @@ def build(tokenizer, memory, train, session, turn, rng):
             windows += replies[e]
         if _pack([len(w) + memory.latents for w in windows + asked], *widest[3:]) is None:
             continue
-        plan = context.build(tokenizer, memory, layout, session.system, instructions, recalled, query)
+        plan = context.build(tokenizer, memory, memory.layout, session.system, instructions, recalled, query)
         room = widest[1] - len(plan)
         if room >= wanted or (start == len(before) and room > 0):
             break
@@ -159,13 +158,13 @@ def collate(memory, train, shape, samples):
     starts, places = place(memory, shape, samples)
     windows, start, length, owner = np.zeros(R * P, np.int32), np.full(W, R * P, np.int32), np.zeros(W, np.int32), np.full(W, -1, np.int32)
     target, label, query, match, weight = np.full(Y, -1, np.int32), np.zeros(Y, np.int32), *np.full((2, Z), -1, np.int32), np.zeros(Z, np.float32)
-    prompts, teacher, raw_target = _prompts(B * T), None, None
+    prompts, teacher, raw_target = empty(B * T), None, None
     if train.distill:
         S = -(-max(len(s.teacher) for s in samples) // 512) * 512
-        teacher, raw_target = _prompts(Z * S), np.full(Y, -1, np.int32)
+        teacher, raw_target = empty(Z * S), np.full(Y, -1, np.int32)
     w = y = 0
     for z, s in enumerate(samples):
-        _lay(prompts, places[z], z, s.tokens, np.where(s.latent >= 0, s.latent + w * memory.latents, -1))
+        lay(prompts, places[z], z, s.tokens, np.where(s.latent >= 0, s.latent + w * memory.latents, -1))
         for i, row in enumerate(s.windows, w):
             windows[starts[i] : starts[i] + len(row)] = row
             start[i], length[i], owner[i] = starts[i], len(row), z
@@ -173,7 +172,7 @@ def collate(memory, train, shape, samples):
         target[y : y + told] = places[z] + np.arange(s.target, len(s.tokens)) - 1
         label[y : y + told], weight[z] = s.tokens[s.target :], told
         if train.distill:
-            _lay(teacher, z * S, z, s.teacher, -1)
+            lay(teacher, z * S, z, s.teacher, -1)
             raw_target[y : y + told] = z * S + len(s.teacher) - told + np.arange(told) - 1
         w, y = w + len(s.windows), y + told
         if train.contrast:
@@ -185,12 +184,14 @@ def collate(memory, train, shape, samples):
                  teacher and shaped(teacher, Z), raw_target)
 
 
-def _prompts(size):
+def empty(size):
+    """Prompts of so many flattened positions, none of them used yet."""
     zeros = np.zeros(size, np.int32)
     return Prompts(Hybrid(zeros.copy(), zeros - 1, np.zeros(size, bool)), zeros.copy(), zeros.copy())
 
 
-def _lay(prompts, at, number, tokens, latent):
+def lay(prompts, at, number, tokens, latent):
+    """Sets a prompt with its number among others, from a flattened position on."""
     here = slice(at, at + len(tokens))
     h = prompts.hybrid
     h.tokens[here], h.latent[here], h.valid[here] = tokens, latent, True

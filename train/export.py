@@ -15,7 +15,7 @@ import numpy as np
 from rhea_jax import assets, interchange, merged, weights
 from rhea_jax.config import Memory
 from rhea_jax.model import init_adapters
-from rhea_jax.startup import native_dtype, prepare
+from rhea_jax.startup import in_one_line, native_dtype, prepare
 
 _DTYPES = ("float32", "bfloat16", "float16")
 
@@ -52,33 +52,32 @@ def fingerprints(model, params):
 
 
 def main(argv):
-    try:
-        args = parse(argv)
-        prepare()
-        path = assets.resolve(args.model, args.offline)
-        model = weights.read_config(path)
-        params = weights.load(path, model)
-        bases = fingerprints(model, params)
-        if args.from_peft:
-            fresh = None
-            if args.latents is not None:
-                fresh = init_adapters(model, Memory(latents=args.latents), params, jax.random.key(0))
-            adapters, card = interchange.import_peft(args.from_peft, model, bases, fresh)
-            card = {"base": bases[0], "weights": args.model} | card
-            with interchange.new_folder(args.out) as new:
-                weights.save_adapters(new, adapters, card, "float32")
+    """Runs the command; returns the exit code."""
+    return in_one_line(lambda: _run(parse(argv)))
+
+
+def _run(args):
+    prepare()
+    path = assets.resolve(args.model, args.offline)
+    model = weights.read_config(path)
+    params = weights.load(path, model)
+    bases = fingerprints(model, params)
+    if args.from_peft:
+        fresh = None
+        if args.latents is not None:
+            fresh = init_adapters(model, Memory(latents=args.latents), params, jax.random.key(0))
+        adapters, card = interchange.import_peft(args.from_peft, model, bases, fresh)
+        card = {"base": bases[0], "weights": args.model} | card
+        with interchange.new_folder(args.out) as new:
+            weights.save_adapters(new, adapters, card, "float32")
+    else:
+        base = weights.read_json(Path(args.adapters) / "card.json").get("base")
+        adapters, card = weights.load_adapters(args.adapters, model, base if base in bases else bases[0])
+        if args.peft:
+            interchange.export_peft(args.peft, model, adapters, args.model, card)
         else:
-            base = weights.read_json(Path(args.adapters) / "card.json").get("base")
-            adapters, card = weights.load_adapters(args.adapters, model, base if base in bases else bases[0])
-            if args.peft:
-                interchange.export_peft(args.peft, model, adapters, args.model, card)
-            else:
-                merged.export_merged(args.merge, path, model, params, adapters, card, args.dtype)
-        print(f"wrote {args.peft or args.merge or args.out}")
-        return 0
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+            merged.export_merged(args.merge, path, model, params, adapters, card, args.dtype)
+    print(f"wrote {args.peft or args.merge or args.out}")
 
 
 if __name__ == "__main__":

@@ -11,13 +11,13 @@ import numpy as np
 
 from rhea_jax import context, generate, weights
 from rhea_jax.config import Memory
-from rhea_jax.memory import LATENT, RAW, Hybrid
-from rhea_jax.startup import prepare
+from rhea_jax.memory import LATENT, RAW
+from rhea_jax.model import fitted
+from rhea_jax.startup import in_one_line, prepare
 from train import data, step
 from train.base import load_base
 
 HISTORY = 2048  # tokens of raw history at most, in whole exchanges, the latest
-_SIZES = (128, 256)  # windows are padded to one of these, else to memory.window
 ARMS = {  # name -> (level of the history's replies, whose adapter reads, layout is the model's own)
     "raw_own": ("raw", None, True), "raw_base": ("raw", None, False), "raw_gen": ("raw", "gen", False),
     "omit_base": ("omit", None, False), "omit_gen": ("omit", "gen", False),
@@ -42,10 +42,10 @@ def cases(tokenizer, memory, sessions, positions):
         if len(s.turns) < 2 or not (ids := tokenizer.encode(s.turns[-1][1])):
             continue
         query, labels = s.turns[-1][0], (*ids, data.end_of_reply(tokenizer))
+        alone = len(context.build(tokenizer, memory, "turns", s.system, (), (), query))
         for start in range(len(s.turns) - 1):
             before = s.turns[start:-1]
             recalled = [(n, context.Exchange(*e), RAW) for n, e in enumerate(before)]
-            alone = len(context.build(tokenizer, memory, "turns", s.system, (), (), query))
             size = len(context.build(tokenizer, memory, "turns", s.system, (), recalled, query))
             if size - alone <= HISTORY and size + len(labels) <= positions:
                 out.append(Case(before, query, labels, s.system, start > 0))
@@ -64,14 +64,8 @@ def _power(n, least):
 
 def _latents(base, memory, adapters, case):
     """([windows of each exchange], all their latents)."""
-    counts, out = [], []
-    for _, reply in case.before:
-        tokens, length = context.windows(base.tokenizer, memory, reply)
-        counts.append(len(length))
-        for row, n in zip(tokens, length):
-            size = next((s for s in _SIZES if n + memory.latents <= s < memory.window), memory.window)
-            out.append(generate.compress_step(base.model, base.params, adapters, row[None, :size], np.array([n], np.int32))[0])
-    return counts, np.stack([np.asarray(x) for x in out])
+    out = [np.asarray(generate.compress_text(base.model, base.params, adapters, base.tokenizer, memory, reply)) for _, reply in case.before]
+    return list(map(len, out)), np.concatenate(out)
 
 
 def measure(base, memory, layout, adapters, cases_, progress=lambda x: x):
@@ -99,8 +93,9 @@ def _of(base, lora, latents, plan, labels):
     n, k = len(plan) + len(labels), len(labels)
     T, Y, C = _power(n, 512), _power(k, 256), _power(len(latents), 4)
     pad = lambda x, size, value: np.pad(np.asarray(x, np.int32), (0, size - len(x)), constant_values=value)  # noqa: E731
-    prompts = step.Prompts(Hybrid(pad([*plan.hybrid.tokens[0], *labels], T, 0)[None], pad([*plan.hybrid.latent[0], *[-1] * k], T, -1)[None], (np.arange(T) < n)[None]),
-                          np.arange(T, dtype=np.int32)[None], np.zeros((1, T), np.int32))
+    prompts = data.empty(T)
+    data.lay(prompts, 0, 0, [*plan.hybrid.tokens[0], *labels], [*plan.hybrid.latent[0], *[-1] * k])
+    prompts = jax.tree.map(lambda x: x[None], prompts)
     latents = np.pad(latents, ((0, C - len(latents)), (0, 0), (0, 0)))
     return float(_nll(base.model, base.params, lora, latents, prompts, pad(np.arange(len(plan) - 1, n - 1), Y, -1), pad(labels, Y, 0)))
 
@@ -147,15 +142,11 @@ def main():
     from rich.progress import track
 
     shown = functools.partial(track, description="measuring", console=Console(stderr=True), transient=True)
-    result = figures(*measure(base, memory, card.get("layout", "turns"), base.shaped(adapters), found, shown))
+    result = figures(*measure(base, memory, card.get("layout", "turns"), fitted(adapters, base.params), found, shown))
     result |= {"latents_per_window": memory.latents, "window": memory.window, "histories_cut": sum(c.cut for c in found)}
     result = {k: round(v, 4) if isinstance(v, float) else v for k, v in result.items()}
     print(json.dumps(result) if args.json else "\n".join(f"{k:<20} {v}" for k, v in result.items()))
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    sys.exit(in_one_line(main))

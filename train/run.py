@@ -16,12 +16,13 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.traverse_util import flatten_dict
 
 from rhea_jax import weights
 from rhea_jax.config import from_dict
 from rhea_jax.flags import FLAGS, read, usage
-from rhea_jax.model import Adapters, init_adapters, stack
-from rhea_jax.startup import cache_folder, prepare
+from rhea_jax.model import Adapters, fitted, init_adapters, stacked
+from rhea_jax.startup import cache_folder, in_one_line, prepare
 from train import curate, data, filters, gap, step
 from train.base import load_base, standardised
 
@@ -33,14 +34,18 @@ _STATISTICS = 128  # replies whose latents the standardisation is measured on
 
 def packed(tree):
     """A copy of a state's tree with every Adapters in stacked form: the form of checkpoints, whatever the device ran."""
-    pack = lambda a: a.replace(cmp=stack(a.cmp), gen=stack(a.gen)) if isinstance(a, Adapters) else a  # noqa: E731
-    return jax.tree.map(jnp.copy, jax.tree.map(pack, tree, is_leaf=lambda a: isinstance(a, Adapters)))
+    return jax.tree.map(jnp.copy, _each(stacked, tree))
 
 
 def unpacked(base, tree):
     """The same tree in the form of the base's layers."""
-    form = lambda a: base.shaped(a) if isinstance(a, Adapters) else a  # noqa: E731
-    return jax.tree.map(form, tree, is_leaf=lambda a: isinstance(a, Adapters))
+    return _each(lambda a: fitted(a, base.params), tree)
+
+
+def _each(change, tree):
+    """The tree with every Adapters in it changed."""
+    held = lambda a: isinstance(a, Adapters)  # noqa: E731
+    return jax.tree.map(lambda a: change(a) if held(a) else a, tree, is_leaf=held)
 
 
 class Curves:
@@ -55,11 +60,9 @@ class Curves:
         self.lines.write_text("".join(line + "\n" for line in held), encoding="utf-8")
         self.board = tensorboardX.SummaryWriter(str(folder / "curves"), purge_step=start + 1)
 
-    def __call__(self, at, values, texts=()):
+    def __call__(self, at, values):
         for name, value in values.items():
             self.board.add_scalar(name, value, at)
-        for name, text in texts:
-            self.board.add_text(name, text, at)
         self.board.flush()
         with self.lines.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"step": at, **values}) + "\n")
@@ -100,8 +103,7 @@ def _kept(state):
 
 def _differs(saved, config):
     """The fields by which a checkpoint's config is another run's."""
-    flat = lambda tree, at="": {k: v for n, x in tree.items() for k, v in (flat(x, f"{at}{n}.") if isinstance(x, dict) else {at + n: x}).items()}  # noqa: E731
-    old, new = flat(saved), flat(config)
+    old, new = (flatten_dict(tree, sep=".") for tree in (saved, config))
     return [f"{n} was {old.get(n)}, is {new.get(n)}" for n in sorted(old | new)
             if old.get(n) != new.get(n) and n.removeprefix("train.") not in _FREE and not n.startswith("chat.")]
 
@@ -112,7 +114,7 @@ class Run:
     def __init__(self, config, offline=False):
         self.config, self.train, self.offline = config, config.train, offline
         self.out = Path(self.train.out)
-        self._stop = None
+        self._stop = self._pending = None
         try:
             self.out.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -162,7 +164,7 @@ class Run:
                 order = np.random.default_rng(self.train.seed).permutation(len(self.sessions))
                 replies = [self.sessions[i].turns[0][1] for i in order[:_STATISTICS]]
                 adapters = standardised(self.base, self.memory, adapters, replies)
-            self.state = step.init_state(self.train, self.base.shaped(adapters), self.steps)
+            self.state = step.init_state(self.train, fitted(adapters, self.base.params), self.steps)
             self.best, self.seconds, self.position = None, 0.0, self.stream.get_state()
         self.compiled, self.latest = {}, {}
         self.curves = Curves(self.out, int(self.state.step))
@@ -221,17 +223,15 @@ class Run:
 
     def write(self, name, figures):
         """Writes the adapters as the chat loads them."""
-        adapters = self.state.adapters
-        adapters = adapters.replace(cmp=stack(adapters.cmp), gen=stack(adapters.gen))
         card = {"base": self.base.fingerprint, "weights": self.config.weights, "layout": self.memory.layout, "step": int(self.state.step),
                 "window": self.memory.window, "hours": round(self.seconds / 3600, 2), "held_back": figures, "train": self.facts["config"]["train"]}
-        weights.save_adapters(self.out / name, adapters, card)
+        weights.save_adapters(self.out / name, stacked(self.state.adapters), card)
 
     def loop(self):
         """Steps until the epochs, the hours or a signal end it.  Raises: ValueError for a loss or gradient that is not finite."""
         before = {s: signal.signal(s, self._signalled) for s in (signal.SIGINT, signal.SIGTERM)}
         saved = began = time.monotonic()
-        spent, pending = self.seconds, None
+        spent = self.seconds
         try:
             if int(self.state.step) == 0:
                 self.evaluate()
@@ -244,26 +244,21 @@ class Run:
                 if self._stop:
                     break
                 self.state, metrics = step.apply(self.train, self.steps, self.state)
-                if pending:
-                    self._log(*pending)
-                pending = int(self.state.step), metrics, sessions, time.monotonic() - start
+                self._flush()
+                self._pending = int(self.state.step), metrics, sessions, time.monotonic() - start
                 self.position = self.stream.get_state()
                 self.seconds = spent + time.monotonic() - began
                 over = self._over()
                 if over or int(self.state.step) % self.train.eval_steps == 0:
-                    self._log(*pending)
-                    pending = None
+                    self._flush()
                     self.evaluate()
                 if over or time.monotonic() - saved > 60 * self.train.save_minutes:
-                    if pending:
-                        self._log(*pending)
-                        pending = None
+                    self._flush()
                     self.save()
                     saved = time.monotonic()
                 if over:
                     break
-            if pending:
-                self._log(*pending)
+            self._flush()
             if not self._stop and int(self.state.step) % self.train.eval_steps:
                 self.evaluate()
             self.save(wait=True)
@@ -288,6 +283,12 @@ class Run:
     def _signalled(self, number, _):
         self._stop = number
 
+    def _flush(self):
+        """Logs the step whose metrics were left on the device while the next one ran."""
+        if self._pending:
+            self._log(*self._pending)
+            self._pending = None
+
     def _log(self, at, metrics, sessions, took):
         """Writes a step's curves, after checking them."""
         m = {n: float(x) for n, x in metrics.items()}
@@ -301,23 +302,18 @@ class Run:
                  f"{took:.1f} s, {left:.1f} h left")
 
 
-def main(argv):
-    try:
-        config = from_dict(read(argv, _CONFIG))
-        if FLAGS.help:
-            print(usage(__doc__))
-            return 0
-        prepare()
-        run = Run(config)
-        run.say("\n".join(f"{k}: {v}" for k, v in dataclasses.asdict(config.train).items()))
-        run.report()
-        run.begin()
-        run.loop()
-        return 0
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+def main():
+    config = from_dict(read(sys.argv, _CONFIG))
+    if FLAGS.help:
+        print(usage(__doc__))
+        return
+    prepare()
+    run = Run(config)
+    run.say("\n".join(f"{k}: {v}" for k, v in dataclasses.asdict(config.train).items()))
+    run.report()
+    run.begin()
+    run.loop()
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv))
+    sys.exit(in_one_line(main))

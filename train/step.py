@@ -65,7 +65,7 @@ def optimizer(train, steps):
     """AdamW as a chain that is counted in optimizer steps; decay on the adapters' matrices only."""
     lr, lr_cmp = train.lr, train.lr if train.lr_cmp is None else train.lr_cmp
 
-    def mask(tree):
+    def matrices(tree):
         return jax.tree.map(lambda x: isinstance(x, Lora), tree, is_leaf=lambda x: isinstance(x, Lora))
 
     def rate(updates, _=None):
@@ -75,8 +75,7 @@ def optimizer(train, steps):
     return optax.chain(
         optax.clip_by_global_norm(train.clip) if train.clip else optax.identity(),
         optax.scale_by_adam(),
-        optax.add_decayed_weights(train.decay, lambda tree: tree.replace(
-            cmp=mask(tree.cmp), gen=mask(tree.gen), mem=False, center=False, spread=False)),
+        optax.add_decayed_weights(train.decay, matrices),
         optax.stateless(rate),
         optax.scale_by_schedule(schedule(train, steps)))
 
