@@ -4,7 +4,9 @@ import contextlib
 import json
 import os
 import resource
+import signal
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job inherits it ignored, and so would our processes
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import jax
