@@ -44,7 +44,7 @@ def load_backbone(config, offline=False, shape_given=False):
         raise ValueError(f"{path} does not fit the config's model: {off}")
     params = weights.load_here(path, model, config.dtype)
     if config.adapters:
-        adapters, card = weights.load_adapters(config.adapters, model, weights.fingerprint(model, params))
+        adapters, card = weights.load_adapters(config.adapters, model, weights.fingerprints(model, params))
     else:
         adapters, card = None, {}
     mem = config.memory

@@ -163,9 +163,11 @@ class Train:
     remat: str = "layers"  # recomputed in the backward pass: none, dots (all but matrix products), layers (all but their inputs)
     one_by_one: bool = False  # compress window by window: slower, less memory
     standardise: bool = False  # latents by their mean and deviation per dimension, measured before training
+    history: int | None = None  # exchanges of a sample's history at most, the latest
     recall: str = "latent"  # levels of the history in samples: all latent, or mixed as in the chat
     targets: str = "one"  # turns of a session that are samples: one drawn per epoch, or all
     obey: float = 0.0  # share of samples with a standing instruction that their replies obey
+    rebuild: float = 0.0  # share of samples that ask for the reply before once more, so that its latents must hold it
     distill: float = 0.0  # share of the loss that is KL to the bare backbone, which reads the raw history
     contrast: float = 0.0  # weight of the retrieval term
     temperature: float = 0.05  # of the retrieval term's cosines
@@ -175,8 +177,8 @@ class Train:
     eval_sessions: int = 16
 
     def __post_init__(self):
-        _check(self, batch=(1, None), epochs=(1, None), hours=(0, None), stop=(0, None), lr=(0, 1), lr_cmp=(0, 1), warmup=(0, None), clip=(0, None),
-               decay=(0, 1), obey=(0, 1), distill=(0, 1), contrast=(0, None), temperature=(1e-3, 10), save_minutes=(0, None), keep=(1, None), longest=(1, None),
+        _check(self, batch=(1, None), epochs=(1, None), hours=(0, None), stop=(0, None), history=(1, None), lr=(0, 1), lr_cmp=(0, 1), warmup=(0, None), clip=(0, None),
+               decay=(0, 1), obey=(0, 1), rebuild=(0, 1), distill=(0, 1), contrast=(0, None), temperature=(1e-3, 10), save_minutes=(0, None), keep=(1, None), longest=(1, None),
                eval_steps=(1, None), eval_sessions=(0, None), seed=(0, 2**32 - 1))
         for shape in self.shapes:
             if len(shape) != 5 or not all(type(n) is int and n > 0 for n in shape):
@@ -190,7 +192,7 @@ class Config:
     """One experiment: whose weights, their shape, and how memory and chat behave."""
 
     weights: str = "mistralai/Mistral-7B-Instruct-v0.2"
-    adapters: str | None = None  # None: those that ship for these weights, if any
+    adapters: str | None = None  # None: those that ship for these weights, if any; a training starts from those that are named
     dtype: str = "auto"
     template: str | None = None  # a name in tokenizer.TEMPLATES or jinja text; None: the model's own
     model: Model = field(default_factory=Model)

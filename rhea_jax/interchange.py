@@ -14,7 +14,7 @@ import safetensors.numpy
 
 from rhea_jax.config import FORMS
 from rhea_jax.model import PROJECTIONS, Adapters, Lora, projection_shape, stack
-from rhea_jax.weights import HUGGING_FACE, header, read_json
+from rhea_jax.weights import HUGGING_FACE, header, read_json, strangers
 
 _ADAPTERS = ("cmp", "gen")
 _KEPT = ("mem", "center", "spread")
@@ -105,7 +105,7 @@ def import_peft(folder, model, bases=(), fresh=None):
     """(Adapters in float32 and stacked form, card) of folder/cmp and folder/gen, written by us or by PEFT.
 
     Of a module that PEFT did not adapt both matrices are zero.
-    bases: the fingerprint of the base in each dtype that it may be loaded in; () skips the comparison.
+    bases: the base's fingerprints; () skips their comparison.
     fresh: adapters that lend mem, center and spread where PEFT alone wrote; None: there must be ours.
     Raises: ValueError naming at once all that does not fit the model, and all that we do not compute.
     """
@@ -208,8 +208,7 @@ def _read_card(file, model, bases, problems):
         raise ValueError(f"{file}: its card is a {type(card).__name__}; allowed: an object")
     if (form := card.get("form", "append")) not in FORMS:
         problems.append(f"form is {form!r}; allowed: {', '.join(FORMS)}")
-    if bases and card.get("base") not in bases:
-        problems.append(f"made for base {card.get('base')}, this one is {bases[0]}")
+    problems += strangers(card, bases)
     return card
 
 

@@ -306,6 +306,18 @@ def fingerprint(model, params):
     return digest.hexdigest()[:16]
 
 
+def fingerprints(model, params):
+    """What the base may be called: its fingerprint as it is, then as it would be in each narrower dtype."""
+    names = [params.embed.dtype.name] + ["bfloat16", "float16"] * (params.embed.dtype == np.float32)
+    return tuple(fingerprint(model, jax.tree.map(lambda x: x.astype(n), params)) for n in names)
+
+
+def strangers(card, bases):
+    """What is wrong, a list of one line or none, when a card's adapters were made for none of the fingerprints `bases`."""
+    known = {card.get("base"), *card.get("bases", ())}
+    return [f"made for base {card.get('base')}, this one is {bases[0]}"] if bases and not known & set(bases) else []
+
+
 def latents_fingerprint(base, adapters, memory):
     """What stored latents depend on: base, cmp, mem, standardisation, M and window, but not gen."""
     digest = hashlib.sha256(f"{base} {memory.latents} {memory.window} {adapters.form}".encode())
@@ -321,7 +333,7 @@ def latents_fingerprint(base, adapters, memory):
 def save_adapters(folder, adapters, card, dtype="bfloat16"):
     """Writes adapters.safetensors and card.json, each in one step; `adapters` in stacked form.
 
-    card: plain values; must name `base` (fingerprint), and gets format, rank, alpha, latents and dtype from the adapters.
+    card: plain values; must name `base` (fingerprint; others of it in `bases`), and gets format, rank, alpha, latents and dtype from the adapters.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -339,10 +351,10 @@ def save_adapters(folder, adapters, card, dtype="bfloat16"):
         os.replace(part, folder / name)
 
 
-def load_adapters(folder, model, base=None):
+def load_adapters(folder, model, bases=()):
     """(Adapters in float32 and stacked form, card) of a folder.
 
-    Raises: ValueError naming every mismatch with the model at once; base None skips the comparison of fingerprints.
+    Raises: ValueError naming every mismatch with the model at once; no `bases` (fingerprints) skips their comparison.
     """
     folder = Path(folder)
     card, file = read_json(folder / "card.json"), folder / "adapters.safetensors"
@@ -353,9 +365,7 @@ def load_adapters(folder, model, base=None):
             raise ValueError(f"{folder / 'card.json'}: {name} is {card.get(name)!r}; allowed: a number above 0")
     if (form := card.get("form", "append")) not in FORMS:
         raise ValueError(f"{folder / 'card.json'}: form is {form!r}; allowed: {', '.join(FORMS)}")
-    found, problems = header(file), []
-    if base is not None and card.get("base") != base:
-        problems.append(f"made for base {card.get('base')}, this one is {base}")
+    found, problems = header(file), strangers(card, bases)
     rank, latents = card["rank"], card["latents"]
     wanted = {"mem": (latents, model.width), "center": (model.width,), "spread": (model.width,)}
     for which in ("cmp", "gen"):

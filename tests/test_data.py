@@ -44,11 +44,27 @@ def test_a_sample_is_the_prompt_that_the_chat_builds(model_folder, adapter_folde
 
 def test_what_does_not_fit_goes_by_rule_oldest_first(made):
     small = dataclasses.replace(TRAIN, shapes=((1, 256, 8, 2, 128),), longest=8)
-    sample = data.build(made, MEMORY, small, TALK, 2, np.random.default_rng(0))
-    assert sample.cut and len(sample.windows) == 0 and len(sample.tokens) - sample.target == 8
+    assert data.build(made, MEMORY, small, TALK, 2, np.random.default_rng(0)) is None  # nothing of its history fits
     sample = data.build(made, MEMORY, small, TALK, 3, np.random.default_rng(0))
     assert len(sample.windows) == 1 and sample.match == 0 and len(sample.tokens) - sample.target == 3 and sample.cut
     assert data.build(made, MEMORY, small, Session("e", (("a", "b"), ("c", ""))), 1, np.random.default_rng(0)) is None
+    two = dataclasses.replace(TRAIN, history=2)
+    assert len(data.build(made, MEMORY, two, TALK, 3, np.random.default_rng(0)).windows) == 3  # a long reply and a short one
+
+
+def test_a_share_of_samples_asks_for_the_last_reply_again(made):
+    train = dataclasses.replace(TRAIN, rebuild=1.0, recall="mixed")
+    for seed in range(9):
+        sample = data.build(made, MEMORY, train, TALK, 1, np.random.default_rng(seed))
+        prompt, told = made.decode(sample.tokens[: sample.target]), made.decode(sample.tokens[sample.target :])
+        assert any(q in prompt for q in data.AGAIN) and "Tell me of dogs" not in prompt
+        assert told == "Hi. What can I do?" and told not in prompt and len(sample.windows) == 1 and sample.match == -1
+
+
+def test_of_the_turns_one_that_fits_is_drawn(made):
+    small = dataclasses.replace(TRAIN, shapes=((1, 256, 8, 1, 128),), longest=8, epochs=4)
+    steps = list(data.stream(made, MEMORY, small, [dataclasses.replace(TALK, id=str(i)) for i in range(2)]))
+    assert len(steps) == 4 and {s.id.split(":")[1] for step in steps for s in step} == {"1", "3"}
 
 
 def test_mixed_recall_draws_all_levels(made):

@@ -292,11 +292,11 @@ def test_the_command_goes_there_and_back(base, tmp_path, capsys):
     half = jax.tree.map(lambda x: x.astype(jnp.bfloat16), params)
     mark = weights.fingerprint(model, half)  # as of a run on an accelerator
     weights.save_adapters(tmp_path / "own", adapters, {"base": mark, "layout": "table13"})
-    stored, _ = weights.load_adapters(tmp_path / "own", model, mark)
+    stored, _ = weights.load_adapters(tmp_path / "own", model, (mark,))
     call = lambda *args: export.main(["train.export", "--model", str(folder), *map(str, args)])  # noqa: E731
     assert call("--adapters", tmp_path / "own", "--peft", tmp_path / "peft") == 0
     assert call("--from-peft", tmp_path / "peft", "--out", tmp_path / "back") == 0
-    again, card = weights.load_adapters(tmp_path / "back", model, mark)
+    again, card = weights.load_adapters(tmp_path / "back", model, (mark,))
     same(again, stored)
     assert card["layout"] == "table13"
     assert call("--adapters", tmp_path / "own", "--merge", tmp_path / "merged", "--dtype", "float16") == 0
@@ -304,7 +304,7 @@ def test_the_command_goes_there_and_back(base, tmp_path, capsys):
     assert {x.dtype for x in written.values()} == {np.dtype(np.float16)}
     (tmp_path / "peft" / "latents.safetensors").unlink()
     assert call("--from-peft", tmp_path / "peft", "--out", tmp_path / "fresh", "--latents", 3) == 0
-    again, card = weights.load_adapters(tmp_path / "fresh", model, weights.fingerprint(model, params))
+    again, card = weights.load_adapters(tmp_path / "fresh", model, weights.fingerprints(model, params))
     assert again.mem.shape == (3, model.width) and card["form"] == "append"
     assert capsys.readouterr().out.splitlines()[-1] == f"wrote {tmp_path / 'fresh'}"
     again = ("--from-peft", tmp_path / "peft", "--out")

@@ -218,7 +218,7 @@ def test_adapters_round_trip_and_refuse_strangers(tiny, tmp_path):
     model, memory, params, adapters = tiny
     base = weights.fingerprint(model, params)
     weights.save_adapters(tmp_path, adapters, {"base": base, "layout": "turns"}, dtype="float32")
-    again, card = weights.load_adapters(tmp_path, model, base)
+    again, card = weights.load_adapters(tmp_path, model, (base,))
     assert card["layout"] == "turns" and card["latents"] == memory.latents and again.gen.scale == adapters.gen.scale
     for a, b in zip(jax.tree.leaves(adapters), jax.tree.leaves(again)):
         np.testing.assert_array_equal(a, b)
@@ -229,7 +229,7 @@ def test_adapters_round_trip_and_refuse_strangers(tiny, tmp_path):
             weights.load_adapters(tmp_path / "bad", model)
     other = dataclasses.replace(model, width=40, head_dim=10)
     with pytest.raises(ValueError, match="made for base .*; mem has shape .*; center has shape .*cmp.q.a has shape"):
-        weights.load_adapters(tmp_path, other, "0" * 16)
+        weights.load_adapters(tmp_path, other, ("0" * 16,))
 
 
 def test_fingerprints_tell_what_latents_depend_on(tiny, tiny_unrolled):
@@ -237,6 +237,10 @@ def test_fingerprints_tell_what_latents_depend_on(tiny, tiny_unrolled):
     base = weights.fingerprint(model, params)
     assert base == weights.fingerprint(model, tiny_unrolled[2])
     assert base != weights.fingerprint(model, jax.tree.map(lambda x: x.astype(jnp.bfloat16), params))
+    half = jax.tree.map(lambda x: x.astype(jnp.bfloat16), params)
+    assert set(weights.fingerprints(model, params)) & set(weights.fingerprints(model, half))
+    assert weights.strangers({"base": base}, weights.fingerprints(model, half))  # the wider values are not to be had again
+    assert not weights.strangers({"base": base, "bases": weights.fingerprints(model, params)}, weights.fingerprints(model, half))
     mark = weights.latents_fingerprint(base, adapters, memory)
     fresh = nonzero(init_adapters(model, memory, params, jax.random.key(5)), jax.random.key(6))
     assert mark == weights.latents_fingerprint(base, adapters.replace(gen=fresh.gen), memory)

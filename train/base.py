@@ -17,7 +17,12 @@ class Base:
     model: Model
     params: Params
     tokenizer: tokenizer.Tokenizer
-    fingerprint: str
+    fingerprints: tuple[str, ...]
+
+    @property
+    def fingerprint(self):
+        """As it is loaded."""
+        return self.fingerprints[0]
 
 
 def load_base(name, dtype="auto", template=None, offline=False):
@@ -25,7 +30,7 @@ def load_base(name, dtype="auto", template=None, offline=False):
     path = assets.resolve(name, offline)
     model = weights.read_config(path)
     params = weights.load_here(path, model, dtype)
-    return Base(model, params, tokenizer.load_tokenizer(path, template), weights.fingerprint(model, params))
+    return Base(model, params, tokenizer.load_tokenizer(path, template), weights.fingerprints(model, params))
 
 
 def standardised(base, memory, adapters, texts):

@@ -14,6 +14,8 @@ from train import filters, rules, sources
 from train.step import Batch, Prompts
 
 MIXED = {LATENT: 0.6, RAW: 0.2, OMIT: 0.2}  # levels drawn for train.recall = "mixed"
+AGAIN = ("Say your last reply once more, word for word.", "Repeat exactly what you just told me.", "Could you write that again, unchanged?",
+         "What did you just say? Give me the same text.", "把你刚才的回答原样再说一遍。")  # questions of train.rebuild
 
 
 @dataclass(frozen=True)
@@ -68,16 +70,20 @@ def end_of_reply(tokenizer):
 
 
 def build(tokenizer, memory, train, session, turn, rng):
-    """One Sample: the reply of a turn given all before it, the oldest exchanges left out until a shape holds it.
+    """One Sample: the reply of a turn given the train.history exchanges before it, fewer where no shape holds so many.
 
     Levels are drawn with rng where train.recall is "mixed", a rule and its obedient replies in a share train.obey of samples.
-    Returns None where nothing of the target is left.
+    In a share train.rebuild the turn is another one: the reply before it is asked for once more, to be told from its latents.
+    Returns None where nothing of the target is left, or of the history.
     """
     instructions = ()
     if train.obey and rng.random() < train.obey:
         rule = rules.draw(rng)
         instructions, session = (rule.text,), replace(session, turns=tuple((u, rules.rewrite(rule, b)) for u, b in session.turns))
     (query, said), before = session.turns[turn], session.turns[:turn]
+    rebuilt = bool(turn and train.rebuild and rng.random() < train.rebuild)
+    if rebuilt:
+        query, said = str(rng.choice(AGAIN)), before[-1][1]
     target = tokenizer.encode(said)
     if not target:
         return None
@@ -85,12 +91,15 @@ def build(tokenizer, memory, train, session, turn, rng):
     widest = train.shapes[-1]
     wanted = min(len(target), train.longest, widest[2])
     if train.recall == "mixed":
-        levels = rng.choice(list(MIXED), size=len(before), p=list(MIXED.values()))
+        levels = [*rng.choice(list(MIXED), size=len(before), p=list(MIXED.values()))]
     else:
         levels = [LATENT] * len(before)
+    if rebuilt:
+        levels[-1] = LATENT
     asked = _rows(tokenizer, memory, query)[:1] if train.contrast else []
     replies = [_rows(tokenizer, memory, b) if level == LATENT else () for (_, b), level in zip(before, levels)]
-    for start in range(len(before) + 1):
+    oldest = 0 if train.history is None else max(0, len(before) - train.history)
+    for start in range(oldest, max(len(before), 1)):
         kept, windows, recalled = range(start, len(before)), [], []
         for e in kept:
             recalled.append((e, context.Exchange(*before[e], len(windows), len(replies[e])), levels[e]))
@@ -99,12 +108,12 @@ def build(tokenizer, memory, train, session, turn, rng):
             continue
         plan = context.build(tokenizer, memory, memory.layout, session.system, instructions, recalled, query)
         room = widest[1] - len(plan)
-        if room >= wanted or (start == len(before) and room > 0):
+        if room >= wanted or (start + 1 >= len(before) and room > 0):
             break
     else:
         return None
     labels = target[: min(room, wanted)]
-    match = len(windows) - 1 if recalled and levels[-1] == LATENT else -1
+    match = len(windows) - 1 if recalled and levels[-1] == LATENT and not rebuilt else -1
     teacher = None
     if train.distill:
         raw = [(n, e, RAW) for n, e, level in recalled if level != OMIT]
@@ -235,9 +244,9 @@ class _Build(grain.transforms.RandomMap):
         tokenizer, memory, train, sessions = self.all
         session = sessions[at[0]]
         first = min(1, len(session.turns) - 1)  # a first turn has nothing to remember
-        turn = int(rng.integers(first, len(session.turns))) if at[1] is None else at[1]
-        sample = build(tokenizer, memory, train, session, turn, rng)
-        return sample if sample and any(place(memory, shape, [sample]) for shape in train.shapes) else None
+        turns = first + rng.permutation(len(session.turns) - first) if at[1] is None else [at[1]]
+        samples = (build(tokenizer, memory, train, session, int(turn), rng) for turn in turns)
+        return next((s for s in samples if s and any(place(memory, shape, [s]) for shape in train.shapes)), None)
 
 
 def stream(tokenizer, memory, train, sessions):

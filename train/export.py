@@ -7,15 +7,13 @@ python -m train.export --model NAME --from-peft DIR --out OUT    adapters for th
 
 import argparse
 import sys
-from pathlib import Path
 
 import jax
-import numpy as np
 
 from rhea_jax import assets, interchange, merged, weights
 from rhea_jax.config import Memory
 from rhea_jax.model import init_adapters
-from rhea_jax.startup import in_one_line, native_dtype, prepare
+from rhea_jax.startup import in_one_line, prepare
 
 _DTYPES = ("float32", "bfloat16", "float16")
 
@@ -43,14 +41,6 @@ def parse(argv):
     return args
 
 
-def fingerprints(model, params):
-    """What adapters may call these float32 weights: their fingerprint in each dtype, this device's first."""
-    def mark(dtype):
-        return weights.fingerprint(model, jax.tree.map(lambda x: np.asarray(x).astype(dtype), params))
-
-    return tuple(dict.fromkeys(map(mark, (native_dtype(), *_DTYPES))))
-
-
 def main(argv):
     """Runs the command; returns the exit code."""
     return in_one_line(lambda: _run(parse(argv)))
@@ -61,18 +51,17 @@ def _run(args):
     path = assets.resolve(args.model, args.offline)
     model = weights.read_config(path)
     params = weights.load(path, model)
-    bases = fingerprints(model, params)
+    bases = weights.fingerprints(model, params)
     if args.from_peft:
         fresh = None
         if args.latents is not None:
             fresh = init_adapters(model, Memory(latents=args.latents), params, jax.random.key(0))
         adapters, card = interchange.import_peft(args.from_peft, model, bases, fresh)
-        card = {"base": bases[0], "weights": args.model} | card
+        card = {"base": bases[0], "bases": bases, "weights": args.model} | card
         with interchange.new_folder(args.out) as new:
             weights.save_adapters(new, adapters, card, "float32")
     else:
-        base = weights.read_json(Path(args.adapters) / "card.json").get("base")
-        adapters, card = weights.load_adapters(args.adapters, model, base if base in bases else bases[0])
+        adapters, card = weights.load_adapters(args.adapters, model, bases)
         if args.peft:
             interchange.export_peft(args.peft, model, adapters, args.model, card)
         else:

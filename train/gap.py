@@ -133,7 +133,7 @@ def main():
     args = parser.parse_args()
     prepare()
     base = load_base(args.model)
-    adapters, card = weights.load_adapters(args.adapters, base.model, base.fingerprint)
+    adapters, card = weights.load_adapters(args.adapters, base.model, base.fingerprints)
     memory = Memory(latents=len(adapters.mem))
     found = cases(base.tokenizer, memory, data.read_sessions(args.data, functools.partial(print, file=sys.stderr)), base.model.positions)[: args.limit]
     if len(found) < 2:

@@ -146,7 +146,7 @@ class Run:
 
     def begin(self):
         """The state to start from: the newest checkpoint's, or fresh adapters."""
-        adapters = init_adapters(self.base.model, self.memory, self.base.params, jax.random.key(self.train.seed))
+        adapters = self._fresh()
         self.saves, self.stream = Checkpoints(self.out, self.train), iter(data.stream(self.base.tokenizer, self.memory, self.train, self.sessions))
         if (found := self.saves.latest()) is not None:
             at, facts = found
@@ -160,7 +160,7 @@ class Run:
             self.best, self.seconds, self.position = facts["best"], facts["seconds"], facts["stream"]
             self.say(f"resumed at step {at} of {self.steps}")
         else:
-            if self.train.standardise:
+            if self.train.standardise and not self.config.adapters:
                 order = np.random.default_rng(self.train.seed).permutation(len(self.sessions))
                 replies = [self.sessions[i].turns[0][1] for i in order[:_STATISTICS]]
                 adapters = standardised(self.base, self.memory, adapters, replies)
@@ -169,6 +169,16 @@ class Run:
         self.compiled, self.latest = {}, {}
         self.curves = Curves(self.out, int(self.state.step))
         (self.out / "config.json").write_text(json.dumps(self.facts, indent=1), encoding="utf-8")
+
+    def _fresh(self):
+        """The config's adapters, or such as change nothing yet.  Raises: ValueError for adapters of another form than the config's."""
+        if not self.config.adapters:
+            return init_adapters(self.base.model, self.memory, self.base.params, jax.random.key(self.train.seed))
+        adapters, card = weights.load_adapters(self.config.adapters, self.base.model, self.base.fingerprints)
+        for name in ("latents", "rank", "alpha", "form"):
+            if card.get(name, "append") != (wanted := getattr(self.memory, name)):
+                raise ValueError(f"adapters {self.config.adapters}: {name} is {card.get(name)}; allowed with memory.{name} {wanted}: {wanted}")
+        return adapters
 
     def say(self, text):
         print(text, file=sys.stderr, flush=True)
@@ -223,7 +233,7 @@ class Run:
 
     def write(self, name, figures):
         """Writes the adapters as the chat loads them."""
-        card = {"base": self.base.fingerprint, "weights": self.config.weights, "layout": self.memory.layout, "step": int(self.state.step),
+        card = {"base": self.base.fingerprint, "bases": self.base.fingerprints, "weights": self.config.weights, "layout": self.memory.layout, "step": int(self.state.step),
                 "window": self.memory.window, "hours": round(self.seconds / 3600, 2), "held_back": figures, "train": self.facts["config"]["train"]}
         weights.save_adapters(self.out / name, stacked(self.state.adapters), card)
 
